@@ -138,8 +138,8 @@ func (b *bench) bytes(full int64) int64 {
 	return full
 }
 
-// folder makes a folder of its own for a part of the run.
-func (b *bench) folder(name string) (string, error) { return os.MkdirTemp(b.dir, name+"-") }
+// directory makes a directory of its own for a part of the run.
+func (b *bench) directory(name string) (string, error) { return os.MkdirTemp(b.dir, name+"-") }
 
 func (b *bench) progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...)

@@ -61,7 +61,7 @@ func (b *bench) measureSnapshotsOf(ctx context.Context, s *service, d dirtied) e
 	if err != nil {
 		return err
 	}
-	copied, err := b.folder("dirty")
+	copied, err := b.directory("dirty")
 	if err != nil {
 		return err
 	}
@@ -101,8 +101,8 @@ func (b *bench) measureSnapshotsOf(ctx context.Context, s *service, d dirtied) e
 	return errors.Join(err, s.delete(ctx, id))
 }
 
-// copyFiles returns how long a copy of a folder takes until it is on the disk, in milliseconds, and
-// removes the copy. There need not be such a folder.
+// copyFiles returns how long a copy of a directory takes until it is on the disk, in milliseconds,
+// and removes the copy. There need not be such a directory.
 func copyFiles(ctx context.Context, from, to string) (float64, error) {
 	if err := os.MkdirAll(from, 0o755); err != nil { //nolint:gosec // of the bench
 		return 0, err

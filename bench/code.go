@@ -22,7 +22,7 @@ func (b *bench) measureCells(ctx context.Context) error {
 		return err
 	}
 	defer p.stop()
-	dir, err := b.folder("kernel")
+	dir, err := b.directory("kernel")
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ type etcd struct {
 const putSize = 4 << 10
 
 func openEtcd(c *cluster.Cluster) (etcd, error) {
-	settings, err := os.ReadFile(filepath.Join(c.Folder, "settings"))
+	settings, err := os.ReadFile(filepath.Join(c.Directory, "settings"))
 	if err != nil {
 		return etcd{}, err
 	}

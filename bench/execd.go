@@ -29,7 +29,7 @@ type execd struct {
 
 // startExecd starts the daemon as a user would start it, with its defaults, and the log in a file.
 func (b *bench) startExecd(ctx context.Context) (*process, execd, error) {
-	dir, err := b.folder("execd")
+	dir, err := b.directory("execd")
 	if err != nil {
 		return nil, execd{}, err
 	}

@@ -33,7 +33,7 @@ func (b *bench) buildFloor(ctx context.Context) (string, error) {
 
 // startFloor starts the floor server: a minimal net/http program.
 func (b *bench) startFloor(ctx context.Context) (*process, error) {
-	dir, err := b.folder("floor")
+	dir, err := b.directory("floor")
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func (w *way) get(ctx context.Context, path string) (*http.Response, error) {
 
 // ways starts the ingress and the bare proxy in front of the same server.
 func (b *bench) ways(ctx context.Context, behind *process) (ours, floor *way, err error) {
-	dir, err := b.folder("ingress")
+	dir, err := b.directory("ingress")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -140,7 +140,7 @@ func (b *bench) measureIngressRate(ctx context.Context, name string, atOnce int,
 // measureIngressDownload downloads the same bytes both ways, compares each of them, and reads
 // the memory meanwhile.
 func (b *bench) measureIngressDownload(ctx context.Context, ours, floor *way) error {
-	dir, err := b.folder("ingress-download")
+	dir, err := b.directory("ingress-download")
 	if err != nil {
 		return err
 	}

@@ -155,13 +155,13 @@ func (b *bench) startLeague(ctx context.Context, url string) (*job.Worker, error
 		return nil, fmt.Errorf("cannot install the packages of E2B's clients: %w", err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(printed)), "\n")
-	folder, err := b.folder("league")
+	directory, err := b.directory("league")
 	if err != nil {
 		return nil, err
 	}
-	program := filepath.Join(folder, "league.mjs")
+	program := filepath.Join(directory, "league.mjs")
 	if err := errors.Join(os.WriteFile(program, leagueWorker, 0o600),
-		os.Symlink(filepath.Join(lines[len(lines)-1], "node_modules"), filepath.Join(folder, "node_modules"))); err != nil {
+		os.Symlink(filepath.Join(lines[len(lines)-1], "node_modules"), filepath.Join(directory, "node_modules"))); err != nil {
 		return nil, err
 	}
 	command := exec.Command("node", program)

@@ -305,7 +305,7 @@ func (b *bench) withLocalPlan(ctx context.Context, runtime string, p plan, do fu
 	if err != nil {
 		return err
 	}
-	archives, err := archiveFolder()
+	archives, err := archiveDirectory()
 	if err != nil {
 		return err
 	}
@@ -323,8 +323,8 @@ func (b *bench) withLocalPlan(ctx context.Context, runtime string, p plan, do fu
 	return do(s, engine)
 }
 
-// archiveFolder is where scripts/images.sh --archives leaves its files.
-func archiveFolder() (string, error) {
+// archiveDirectory is where scripts/images.sh --archives leaves its files.
+func archiveDirectory() (string, error) {
 	if cache := os.Getenv("SANDBOX_CACHE"); cache != "" {
 		return filepath.Join(cache, "archives"), nil
 	}

@@ -18,7 +18,7 @@ type machine struct {
 	Arch   string `json:"arch"`
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
-	// FileSystem is what the folder for temporary files is on, such as "ext4".
+	// FileSystem is what the directory for temporary files is on, such as "ext4".
 	FileSystem string `json:"file_system"`
 }
 
@@ -30,13 +30,13 @@ func thisMachine() machine {
 		FileSystem: fileSystem(os.TempDir())}
 }
 
-// fileSystem returns the type of the file system that a folder is on, and whether it is an ext4
+// fileSystem returns the type of the file system that a directory is on, and whether it is an ext4
 // without a journal, which creates files more slowly after many were deleted; "unknown" where
 // mountinfo does not have it.
-func fileSystem(folder string) string {
+func fileSystem(directory string) string {
 	var at unix.Stat_t
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil || unix.Stat(folder, &at) != nil {
+	if err != nil || unix.Stat(directory, &at) != nil {
 		return "unknown"
 	}
 	device := fmt.Sprintf("%d:%d", unix.Major(at.Dev), unix.Minor(at.Dev))

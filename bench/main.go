@@ -55,9 +55,9 @@ func run(ctx context.Context, args []string) error {
 		"measure the rows of the gate `times`, on a quiet machine, and write the baselines")
 	file := flags.String("baselines", filepath.Join("bench", "baselines.json"),
 		"`file` of the baselines")
-	bin := flags.String("bin", "bin", "`folder` of the programs to measure")
+	bin := flags.String("bin", "bin", "`directory` of the programs to measure")
 	out := flags.String("out", "docs/benchmarks",
-		"`folder` for what a full run writes; empty writes nothing. Partial and quick runs never write")
+		"`directory` for what a full run writes; empty writes nothing. Partial and quick runs never write")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ const settled = 10 * time.Second
 // measureAfterBurst opens a thousand streams, ends them and uploads a file, and reads the memory
 // some time later.
 func (b *bench) measureAfterBurst(ctx context.Context) error {
-	dir, err := b.folder("burst")
+	dir, err := b.directory("burst")
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (b *bench) measureIdle(ctx context.Context) error {
 }
 
 func (b *bench) measureAfterUpload(ctx context.Context) error {
-	dir, err := b.folder("upload")
+	dir, err := b.directory("upload")
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func (b *bench) measureMemorySnapshots(ctx context.Context) error {
 }
 
 func (b *bench) measureMemorySnapshotsOf(ctx context.Context, s *service, id string) error {
-	copied, err := b.folder("remembered")
+	copied, err := b.directory("remembered")
 	if err != nil {
 		return err
 	}

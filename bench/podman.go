@@ -14,8 +14,8 @@ import (
 )
 
 // podman runs containers without a daemon: it is measured for comparison with the local engine, and
-// is no floor. It has folders, a mount namespace and a network namespace of its own, so nothing of
-// it stays on the host.
+// is no floor. It has directories, a mount namespace and a network namespace of its own, so nothing
+// of it stays on the host.
 type podman struct {
 	holder *exec.Cmd // keeps the namespaces
 	args   []string  // of every command, before what it is to do
@@ -39,7 +39,7 @@ func (b *bench) measurePodman(ctx context.Context) (took sample, err error) {
 		b.progress("Podman is not installed, so the local rows have no rival")
 		return sample{}, nil
 	}
-	archives, err := archiveFolder()
+	archives, err := archiveDirectory()
 	if err != nil {
 		return sample{}, err
 	}
@@ -70,7 +70,7 @@ func (b *bench) measurePodman(ctx context.Context) (took sample, err error) {
 	return took, nil
 }
 
-func startPodman(ctx context.Context, program, folder string) (*podman, error) {
+func startPodman(ctx context.Context, program, directory string) (*podman, error) {
 	holder := exec.CommandContext(ctx, "unshare", "--mount", "--net", "sh", "-c", podmanSetup)
 	holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if _, err := holder.StdinPipe(); err != nil { // it stays until this is closed
@@ -89,8 +89,8 @@ func startPodman(ctx context.Context, program, folder string) (*podman, error) {
 	}
 	return &podman{holder: holder, args: []string{
 		"--target", strconv.Itoa(holder.Process.Pid), "--mount", "--net", program,
-		"--root", filepath.Join(folder, "root"), "--runroot", filepath.Join(folder, "run"),
-		"--tmpdir", filepath.Join(folder, "tmp"), "--network-config-dir", filepath.Join(folder, "net"),
+		"--root", filepath.Join(directory, "root"), "--runroot", filepath.Join(directory, "run"),
+		"--tmpdir", filepath.Join(directory, "tmp"), "--network-config-dir", filepath.Join(directory, "net"),
 		"--cgroup-manager", "cgroupfs", "--events-backend", "none",
 	}}, nil
 }

@@ -38,7 +38,7 @@ func (b *bench) measurePull(ctx context.Context) error {
 		server := httptest.NewServer(images)
 		defer server.Close()
 		host := strings.TrimPrefix(server.URL, "http://")
-		archives, err := archiveFolder()
+		archives, err := archiveDirectory()
 		if err != nil {
 			return err
 		}

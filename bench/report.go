@@ -210,10 +210,10 @@ const (
 	historyFile = "history.json"
 )
 
-// write puts the run into the folder: as JSON, as a page and as a picture, and adds its ratios to
-// those of earlier runs.
-func (r report) write(folder string) error {
-	earlier, err := readHistory(filepath.Join(folder, historyFile))
+// write puts the run into the directory: as JSON, as a page and as a picture, and adds its ratios
+// to those of earlier runs.
+func (r report) write(directory string) error {
+	earlier, err := readHistory(filepath.Join(directory, historyFile))
 	if err != nil {
 		return err
 	}
@@ -224,11 +224,11 @@ func (r report) write(folder string) error {
 		return err
 	}
 	return errors.Join(
-		os.MkdirAll(folder, 0o755),
-		os.WriteFile(filepath.Join(folder, latestFile), append(encoded, '\n'), 0o644),
-		os.WriteFile(filepath.Join(folder, pageFile), []byte(r.markdown()), 0o644),
-		os.WriteFile(filepath.Join(folder, historyFile), append(encodedHistory, '\n'), 0o644),
-		os.WriteFile(filepath.Join(folder, pictureFile), []byte(r.picture(earlier)), 0o644),
+		os.MkdirAll(directory, 0o755),
+		os.WriteFile(filepath.Join(directory, latestFile), append(encoded, '\n'), 0o644),
+		os.WriteFile(filepath.Join(directory, pageFile), []byte(r.markdown()), 0o644),
+		os.WriteFile(filepath.Join(directory, historyFile), append(encodedHistory, '\n'), 0o644),
+		os.WriteFile(filepath.Join(directory, pictureFile), []byte(r.picture(earlier)), 0o644),
 	)
 }
 

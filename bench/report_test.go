@@ -20,11 +20,11 @@ func TestReportWithAFloorOfNothing(t *testing.T) {
 	p.ours.add(0.02)
 	p.floor.add(0)
 	b := &bench{results: map[string]pair{rowEgressCPU: p}}
-	folder := t.TempDir()
-	if err := b.report(0, load{}).write(folder); err != nil {
+	directory := t.TempDir()
+	if err := b.report(0, load{}).write(directory); err != nil {
 		t.Fatal(err)
 	}
-	encoded, err := os.ReadFile(filepath.Join(folder, "latest.json"))
+	encoded, err := os.ReadFile(filepath.Join(directory, "latest.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestReportWithAFloorOfNothing(t *testing.T) {
 		!read.Rows[0].Target.Met {
 		t.Errorf("%s", encoded)
 	}
-	table, err := os.ReadFile(filepath.Join(folder, "latest.md"))
+	table, err := os.ReadFile(filepath.Join(directory, "latest.md"))
 	if err != nil ||
 		!strings.Contains(string(table), "| egress-cpu | % | 0.02 | 0.02 | 0 | 0 | - | 100% |") {
 		t.Errorf("%v:\n%s", err, table)
@@ -67,12 +67,12 @@ func TestReportOfRequests(t *testing.T) {
 // reported writes a run of one row and reads it again.
 func reported(t *testing.T, name string, p pair) report {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	if err := (&bench{results: map[string]pair{name: p}}).report(0,
-		load{}).write(folder); err != nil {
+		load{}).write(directory); err != nil {
 		t.Fatal(err)
 	}
-	encoded, err := os.ReadFile(filepath.Join(folder, latestFile))
+	encoded, err := os.ReadFile(filepath.Join(directory, latestFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,15 +164,15 @@ func TestBurstsKeepTheirFailures(t *testing.T) {
 
 // TestHistory: the picture of a run shows earlier ones, but for rows that had another floor then.
 func TestHistory(t *testing.T) {
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for _, took := range []float64{2, 3, 4} {
 		b := &bench{results: map[string]pair{rowCommand: {ours: sampleOf(0, took),
 			floor: sampleOf(0, 1)}}}
-		if err := b.report(0, load{}).write(folder); err != nil {
+		if err := b.report(0, load{}).write(directory); err != nil {
 			t.Fatal(err)
 		}
 	}
-	runs, err := readHistory(filepath.Join(folder, historyFile))
+	runs, err := readHistory(filepath.Join(directory, historyFile))
 	if err != nil || len(runs) != 3 {
 		t.Fatalf("%d runs: %v", len(runs), err)
 	}
@@ -184,7 +184,7 @@ func TestHistory(t *testing.T) {
 	if got := row.earlier(runs); len(got) != 0 {
 		t.Errorf("earlier ratios %v to another floor", got)
 	}
-	picture, err := os.ReadFile(filepath.Join(folder, pictureFile))
+	picture, err := os.ReadFile(filepath.Join(directory, pictureFile))
 	if err != nil {
 		t.Fatal(err)
 	}

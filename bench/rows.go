@@ -316,7 +316,7 @@ func rows() []row {
 			"a process of the same command line, waited for directly",
 			milliseconds, lower, target{tail, 250}}, // the worst of its few rounds
 		{rowSnapshotClean, "snapshot of a running sandbox that has written nothing since the last one, until Ready",
-			"`cp -a` and `sync` of an empty folder",
+			"`cp -a` and `sync` of an empty directory",
 			milliseconds, lower, target{ours, 5}},
 		{rowSnapshotSmall, "the same with 1 MiB written since", "`cp -a` and `sync` of the same file",
 			milliseconds, lower, target{ours, 20}},

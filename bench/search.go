@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	searchFolders = 100
-	searchEach    = 1000 // files in each of them
+	searchDirectories = 100
+	searchEach        = 1000 // files in each of them
 )
 
 // measureSearch measures a search that finds every file of a large tree, which the kernel has in
@@ -30,22 +30,22 @@ func (b *bench) measureSearch(ctx context.Context) error {
 		return err
 	}
 	defer floor.Stop()
-	root, err := b.folder("search")
+	root, err := b.directory("search")
 	if err != nil {
 		return err
 	}
-	folders := searchFolders
+	directories := searchDirectories
 	if b.scale != scaleFull {
-		folders /= 5
+		directories /= 5
 	}
-	files := folders * searchEach
-	for i := range folders {
-		folder := filepath.Join(root, fmt.Sprint("folder-", i))
-		if err := os.Mkdir(folder, 0o755); err != nil {
+	files := directories * searchEach
+	for i := range directories {
+		directory := filepath.Join(root, fmt.Sprint("directory-", i))
+		if err := os.Mkdir(directory, 0o755); err != nil {
 			return err
 		}
 		for j := range searchEach {
-			if err := os.WriteFile(filepath.Join(folder, fmt.Sprint("file-", j, ".txt")), nil,
+			if err := os.WriteFile(filepath.Join(directory, fmt.Sprint("file-", j, ".txt")), nil,
 				0o644); err != nil {
 				return err
 			}

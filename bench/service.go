@@ -40,7 +40,7 @@ func (b *bench) startService(ctx context.Context, more string) (*service, error)
 type plan struct{ runtime, server, more string }
 
 func (b *bench) startPlanned(ctx context.Context, p plan) (*service, error) {
-	dir, err := b.folder("service")
+	dir, err := b.directory("service")
 	if err != nil {
 		return nil, err
 	}

@@ -118,7 +118,7 @@ func (b *bench) measureTransfers(ctx context.Context) error {
 		return err
 	}
 	defer floor.stop()
-	dir, err := b.folder("transfer")
+	dir, err := b.directory("transfer")
 	if err != nil {
 		return err
 	}

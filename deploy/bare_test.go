@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance/localengine"
 	"sandbox.internal/test/program"
 	"sandbox.internal/test/wait"
 )
@@ -25,7 +25,7 @@ func TestArchiveOnABareMachine(t *testing.T) {
 	t.Parallel()
 	root := bareMachine(t)
 	older, newer := filepath.Join(root, "srv/older"), filepath.Join(root, "srv/newer")
-	releaseFolder(t, older, "v1.0.0")
+	releaseDirectory(t, older, "v1.0.0")
 	if output, err := wait.Command(t, "cp", "-al", older, newer).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
@@ -43,11 +43,11 @@ func TestArchiveOnABareMachine(t *testing.T) {
 	equal(t, "the uninstall", snapshot(t, root), before)
 }
 
-// bareMachine returns the folder of a root file system: Debian with crun, nftables, iproute2 and
+// bareMachine returns the directory of a root file system: Debian with crun, nftables, iproute2 and
 // python3-venv.
 func bareMachine(t *testing.T) string {
 	t.Helper()
-	archive := filepath.Join(onlocal.Archives(), "host.tar")
+	archive := filepath.Join(localengine.Archives(), "host.tar")
 	if _, err := os.Stat(archive); err != nil {
 		t.Fatalf("%v: scripts/images.sh --archives host makes it", err)
 	}
@@ -67,9 +67,9 @@ func bareMachine(t *testing.T) string {
 	return root
 }
 
-// releaseFolder makes what the archive of a release has, of the programs in bin/. Those of a
+// releaseDirectory makes what the archive of a release has, of the programs in bin/. Those of a
 // cluster are left out, which takes a third of the time.
-func releaseFolder(t *testing.T, folder, version string) {
+func releaseDirectory(t *testing.T, directory, version string) {
 	t.Helper()
 	bin, err := filepath.Abs("../bin")
 	if err == nil {
@@ -91,41 +91,41 @@ func releaseFolder(t *testing.T, folder, version string) {
 	for _, name := range []string{"sandbox-ingress", "sandbox-controller"} {
 		write(t, filepath.Join(programs, name), name)
 	}
-	makeTree(t, programs, filepath.Join(bin, "sandbox"), version, folder)
+	makeTree(t, programs, filepath.Join(bin, "sandbox"), version, directory)
 }
 
-// makeTree makes the folder of a release from programs.
-func makeTree(t *testing.T, programs, tool, version, folder string) {
+// makeTree makes the directory of a release from programs.
+func makeTree(t *testing.T, programs, tool, version, directory string) {
 	t.Helper()
 	const script = "../scripts/tree.sh"
 	for _, input := range []string{script, "install.sh", "../scripts/images.sh", unit} {
 		_ = read(t, input) // makes it an input of this test
 	}
-	for _, folder := range []string{"compose", "helm/sandbox", "helm/sandbox/templates", "helm/sandbox/crds"} {
-		if _, err := os.ReadDir(folder); err != nil { // so does this
+	for _, directory := range []string{"compose", "helm/sandbox", "helm/sandbox/templates", "helm/sandbox/crds"} {
+		if _, err := os.ReadDir(directory); err != nil { // so does this
 			t.Fatal(err)
 		}
 	}
-	if output, err := wait.Command(t, script, programs, tool, version, runtime.GOARCH, folder).CombinedOutput(); err != nil {
+	if output, err := wait.Command(t, script, programs, tool, version, runtime.GOARCH, directory).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
 }
 
-// enter runs a script of testdata/bare on the machine in the folder.
+// enter runs a script of testdata/bare on the machine in the directory.
 func enter(t *testing.T, root, script string, args ...string) {
 	t.Helper()
 	enterWith(t, root, nil, script, args...)
 }
 
-// enterWith is enter on a machine that shows folders of the host, each "FOLDER
+// enterWith is enter on a machine that shows directories of the host, each "FOLDER
 // FOLDER-OF-THE-MACHINE", which it cannot change.
-func enterWith(t *testing.T, root string, folders []string, script string, args ...string) {
+func enterWith(t *testing.T, root string, directories []string, script string, args ...string) {
 	t.Helper()
 	inside := filepath.Join(bare, "enter.sh")
 	_ = read(t, inside) // makes it an input of this test
 	command := wait.Command(t, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc", "--uts",
 		inside, root}, args...)...)
-	command.Env = append(os.Environ(), "FOLDERS="+strings.Join(folders, "\n"))
+	command.Env = append(os.Environ(), "FOLDERS="+strings.Join(directories, "\n"))
 	command.Stdin = strings.NewReader(read(t, filepath.Join(bare, "functions.sh")) + read(t, filepath.Join(bare, script)))
 	var output bytes.Buffer
 	command.Stdout, command.Stderr = &output, &output
@@ -136,8 +136,8 @@ func enterWith(t *testing.T, root string, folders []string, script string, args 
 	}
 }
 
-// removeGroups removes the control groups of the local engine with that data folder when the test
-// has ended: a script that fails leaves them, without processes.
+// removeGroups removes the control groups of the local engine with that data directory when the
+// test has ended: a script that fails leaves them, without processes.
 func removeGroups(t *testing.T, data string) {
 	t.Cleanup(func() {
 		name := fmt.Sprintf("sandbox-%x", sha256.Sum256([]byte(data)))[:len("sandbox-")+8]

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -31,17 +31,17 @@ const registry = "http://127.0.0.1:8100"
 func TestClientsOnABareMachine(t *testing.T) {
 	t.Parallel()
 	release := filepath.Join(t.TempDir(), "release")
-	releaseFolder(t, release, "v1.0.0")
-	for installer, fill := range map[string]func(t *testing.T, root string) (folders []string){
+	releaseDirectory(t, release, "v1.0.0")
+	for installer, fill := range map[string]func(t *testing.T, root string) (directories []string){
 		"pip": fillPython, "npm": fillNPM, "go": fillGo,
 	} {
 		t.Run(installer, func(t *testing.T) {
 			t.Parallel()
 			root := bareMachine(t)
-			folders := fill(t, root)
-			folders = append(folders, release+" /srv/release")
-			for _, folder := range folders {
-				_, at, _ := strings.Cut(folder, " ")
+			directories := fill(t, root)
+			directories = append(directories, release+" /srv/release")
+			for _, directory := range directories {
+				_, at, _ := strings.Cut(directory, " ")
 				if err := os.MkdirAll(filepath.Join(root, at), 0o755); err != nil {
 					t.Fatal(err)
 				}
@@ -49,7 +49,7 @@ func TestClientsOnABareMachine(t *testing.T) {
 			before := snapshot(t, root)
 			data := installer + strconv.Itoa(os.Getpid())
 			removeGroups(t, "/var/lib/sandbox-server/"+data+"/local")
-			enterWith(t, root, folders, "clients.sh", "/srv/release", data, installer)
+			enterWith(t, root, directories, "clients.sh", "/srv/release", data, installer)
 			equal(t, "the uninstall", snapshot(t, root), before)
 		})
 	}
@@ -61,7 +61,7 @@ func TestClientsOnABareMachine(t *testing.T) {
 func TestArchiveWithSystemd(t *testing.T) {
 	t.Parallel()
 	root := bareMachine(t)
-	releaseFolder(t, filepath.Join(root, "srv/release"), "v1.0.0")
+	releaseDirectory(t, filepath.Join(root, "srv/release"), "v1.0.0")
 	before := snapshot(t, root)
 	data := "systemd" + strconv.Itoa(os.Getpid())
 	removeGroups(t, "/var/lib/sandbox-server/"+data+"/local")
@@ -69,7 +69,7 @@ func TestArchiveWithSystemd(t *testing.T) {
 	equal(t, "the uninstall", snapshot(t, root), before)
 }
 
-// clientPackages makes the package of a client in two versions and returns their folder.
+// clientPackages makes the package of a client in two versions and returns their directory.
 func clientPackages(t *testing.T, client string) string {
 	t.Helper()
 	for _, input := range []string{"clients.sh", "python.sh", "pythonversion.sh", "node.sh"} {
@@ -79,8 +79,8 @@ func clientPackages(t *testing.T, client string) string {
 	if inputs == nil {
 		inputs = []string{"../clients/" + client}
 	}
-	for _, folder := range inputs {
-		err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	for _, directory := range inputs {
+		err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.IsDir() {
 				return err
 			}
@@ -91,14 +91,14 @@ func clientPackages(t *testing.T, client string) string {
 			t.Fatal(err)
 		}
 	}
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for _, version := range []string{"v1.0.0", "v1.1.0"} {
-		command := wait.Command(t, "../scripts/clients.sh", version, "1767225600", folder, client)
+		command := wait.Command(t, "../scripts/clients.sh", version, "1767225600", directory, client)
 		if output, err := command.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, output)
 		}
 	}
-	return folder
+	return directory
 }
 
 // fillPython makes an index as PEP 503 has it.
@@ -125,7 +125,7 @@ func fillNPM(t *testing.T, root string) []string {
 		versions[version] = filepath.Join(packages, "sandbox.internal-sdk-"+version+".tgz")
 	}
 	publish(t, at, "@sandbox.internal/sdk", versions)
-	undici := filepath.Join(lives.NodePackages(t, "clients/typescript"), "undici")
+	undici := filepath.Join(conformance.NodePackages(t, "clients/typescript"), "undici")
 	packed := filepath.Join(t.TempDir(), "undici.tgz")
 	pack := wait.Command(t, "tar", "-czf", packed, "-C", filepath.Dir(undici), "--transform", "s|^undici|package|", "undici")
 	if output, err := pack.CombinedOutput(); err != nil {
@@ -136,17 +136,17 @@ func fillNPM(t *testing.T, root string) []string {
 		t.Fatal(err)
 	}
 	publish(t, at, "undici", map[string]string{manifest.Version: packed})
-	return []string{lives.NodePackages(t, "deploy/testdata/node") + " /srv/node"}
+	return []string{conformance.NodePackages(t, "deploy/testdata/node") + " /srv/node"}
 }
 
-// publish puts the archives of a package, by version, into the registry in the folder.
-func publish(t *testing.T, folder, name string, archives map[string]string) {
+// publish puts the archives of a package, by version, into the registry in the directory.
+func publish(t *testing.T, directory, name string, archives map[string]string) {
 	t.Helper()
 	versions, latest := map[string]any{}, ""
 	for version, archive := range archives {
 		content := read(t, archive)
 		path := "tarballs/" + strings.ReplaceAll(name, "/", "-") + "-" + version + ".tgz"
-		write(t, filepath.Join(folder, path), content)
+		write(t, filepath.Join(directory, path), content)
 		var manifest map[string]any
 		if err := json.Unmarshal(packedManifest(t, archive), &manifest); err != nil {
 			t.Fatal(err)
@@ -164,7 +164,7 @@ func publish(t *testing.T, folder, name string, archives map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(folder, name), string(document))
+	write(t, filepath.Join(directory, name), string(document))
 }
 
 // packedManifest returns the package.json of a package's archive.

@@ -22,8 +22,8 @@ const (
 	unit   = "systemd/sandbox-server.service"
 )
 
-// TestInstall installs below a folder that has files of others, installs again over the list of an
-// older version, and uninstalls: what was there before is there again, and nothing else.
+// TestInstall installs below a directory that has files of others, installs again over the list of
+// an older version, and uninstalls: what was there before is there again, and nothing else.
 func TestInstall(t *testing.T) {
 	for _, input := range []string{script, "install.sh", "../scripts/tree.sh", "../scripts/images.sh"} {
 		_ = read(t, input) // makes it an input of this test
@@ -139,7 +139,7 @@ func TestInstallWithBusyBox(t *testing.T) {
 	run()
 	first := snapshot(t, root)
 	if len(first) < len(before)+80 {
-		t.Errorf("%d files and folders are installed", len(first)-len(before))
+		t.Errorf("%d files and directories are installed", len(first)-len(before))
 	}
 	run()
 	equal(t, "the second install", snapshot(t, root), first)
@@ -160,11 +160,11 @@ func TestInstallRefusesRelativePaths(t *testing.T) {
 	}
 }
 
-// snapshot maps each path below the folder to its mode and, for a file, the hash of its content.
-func snapshot(t *testing.T, folder string) map[string]string {
+// snapshot maps each path below the directory to its mode and, for a file, the hash of its content.
+func snapshot(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

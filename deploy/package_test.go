@@ -20,7 +20,7 @@ func TestPackageOnABareMachine(t *testing.T) {
 	t.Parallel()
 	root := bareMachine(t)
 	release := filepath.Join(t.TempDir(), "release")
-	releaseFolder(t, release, "v1.0.0")
+	releaseDirectory(t, release, "v1.0.0")
 	for _, version := range []string{"v1.0.0", "v1.1.0"} {
 		makePackages(t, release, version, filepath.Join(root, "srv"), "deb")
 	}
@@ -39,8 +39,8 @@ func TestPackageOnABareMachine(t *testing.T) {
 	equal(t, "the purge", after, before)
 }
 
-// TestReleasesAreReproducible: the same programs make the same folder of a release, with the same
-// images, and the same packages.
+// TestReleasesAreReproducible: the same programs make the same directory of a release, with the
+// same images, and the same packages.
 func TestReleasesAreReproducible(t *testing.T) {
 	t.Parallel()
 	programs, made := t.TempDir(), t.TempDir()
@@ -57,14 +57,14 @@ func TestReleasesAreReproducible(t *testing.T) {
 	}
 	var trees, packages [2]map[string]string
 	for i := range trees {
-		folder := t.TempDir()
-		release, out := filepath.Join(folder, "release"), filepath.Join(folder, "out")
+		directory := t.TempDir()
+		release, out := filepath.Join(directory, "release"), filepath.Join(directory, "out")
 		makeTree(t, programs, tool, "v1.2.3-rc.1", release)
 		if err := os.Mkdir(out, 0o755); err != nil {
 			t.Fatal(err)
 		}
 		makePackages(t, release, "v1.2.3-rc.1", out, "deb", "rpm")
-		trees[i], packages[i] = relative(snapshot(t, release), folder), relative(snapshot(t, out), folder)
+		trees[i], packages[i] = relative(snapshot(t, release), directory), relative(snapshot(t, out), directory)
 	}
 	equal(t, "the second time", trees[1], trees[0])
 	equal(t, "the second time", packages[1], packages[0])
@@ -73,28 +73,28 @@ func TestReleasesAreReproducible(t *testing.T) {
 			t.Errorf("the release has no image %s", image)
 		}
 	}
-	if len(packages[0]) != 3 { // with their folder
+	if len(packages[0]) != 3 { // with their directory
 		t.Errorf("packages %v, want one for Debian and one for RPM", packages[0])
 	}
 }
 
-// relative returns what snapshot has found with paths relative to the folder.
-func relative(found map[string]string, folder string) map[string]string {
+// relative returns what snapshot has found with paths relative to the directory.
+func relative(found map[string]string, directory string) map[string]string {
 	moved := map[string]string{}
 	for path, what := range found {
-		moved[strings.TrimPrefix(path, folder)] = what
+		moved[strings.TrimPrefix(path, directory)] = what
 	}
 	return moved
 }
 
-// makePackages makes packages of the folder of a release.
-func makePackages(t *testing.T, release, version, folder string, formats ...string) {
+// makePackages makes packages of the directory of a release.
+func makePackages(t *testing.T, release, version, directory string, formats ...string) {
 	t.Helper()
 	const script = "../scripts/package.sh"
 	for _, input := range []string{script, "release.env", "package/nfpm.yaml", "package/sandbox.toml", "package/postinst.sh", "package/prerm.sh", "package/postrm.sh"} {
 		_ = read(t, input) // makes it an input of this test
 	}
-	command := wait.Command(t, script, append([]string{release, version, runtime.GOARCH, "1767225600", folder}, formats...)...)
+	command := wait.Command(t, script, append([]string{release, version, runtime.GOARCH, "1767225600", directory}, formats...)...)
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}

@@ -16,8 +16,8 @@ func TestSignature(t *testing.T) {
 	const script = "../scripts/sign.sh"
 	_, version, _ := strings.Cut(read(t, script), "\nMINISIGN=")
 	version, _, _ = strings.Cut(version, "\n")
-	folder := t.TempDir()
-	secret, public, file := filepath.Join(folder, "secret"), filepath.Join(folder, "public"), filepath.Join(folder, "SHA256SUMS")
+	directory := t.TempDir()
+	secret, public, file := filepath.Join(directory, "secret"), filepath.Join(directory, "public"), filepath.Join(directory, "SHA256SUMS")
 	write(t, file, "sums\n")
 	minisign := func(args ...string) (string, error) {
 		command := wait.Command(t, "go", append([]string{"run", version}, args...)...)

@@ -81,8 +81,8 @@ func TestBreaksAreFound(t *testing.T) {
 			if change.old != "" && !strings.Contains(change.contract, change.old) {
 				t.Fatalf("the contract no longer has %q", change.old)
 			}
-			folder := t.TempDir()
-			older, newer := filepath.Join(folder, "older.yaml"), filepath.Join(folder, "newer.yaml")
+			directory := t.TempDir()
+			older, newer := filepath.Join(directory, "older.yaml"), filepath.Join(directory, "newer.yaml")
 			for file, content := range map[string]string{older: change.contract, newer: strings.Replace(change.contract, change.old, change.new, 1)} {
 				if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 					t.Fatal(err)

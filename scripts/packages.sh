@@ -24,7 +24,7 @@ cluster="test/cluster"
 docker="runtime/docker egress/app= taskexecutor= test/e2e/cells="
 browser="test/e2e/browser="
 alone="test/e2e/clients/burst="
-local="runtime/engine/enginetest runtime/kernel/kerneltest test/e2e/lives test/program deploy= execd/api="
+local="runtime/engine/enginetest runtime/kernel/kerneltest test/e2e/conformance test/program deploy= execd/api="
 # Docker's container beside ours; sandboxes with the other two OCI runtimes.
 # Alternatives with fewer elements come first: go test looks no further at one that matches in part.
 skip='^TestLikeDocker$|/^(runc|runsc)$'

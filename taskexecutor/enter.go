@@ -49,7 +49,7 @@ func enter(args []string) error {
 		return err
 	}
 	process.PreferForOOMKill(os.Getpid()) // before the executor and the shims, which share its memory
-	record, err := folder(args[0]).task()
+	record, err := directory(args[0]).task()
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func inspect(main, marked process.ID) (*mainContainer, error) {
 	return m, err
 }
 
-// openProcess opens a process's folder of /proc. It stays that of its process: once this is the
+// openProcess opens a process's directory of /proc. It stays that of its process: once this is the
 // right one, so is all that is opened below it.
 func openProcess(id process.ID) (*os.File, error) {
 	dir, err := os.Open(procPath(id.PID, ""))

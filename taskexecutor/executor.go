@@ -51,8 +51,8 @@ const maxTasks = 256
 
 // Options say how an executor works.
 type Options struct {
-	// StateDir is the folder for what must survive the executor. It should survive its container as
-	// well.
+	// StateDir is the directory for what must survive the executor. It should survive its container
+	// as well.
 	StateDir string
 	// MainMarker is the variable, NAME=VALUE, by which the main container's processes are known.
 	MainMarker string
@@ -88,21 +88,21 @@ type Executor struct {
 // entry is one task. Its fields are guarded by the executor's mutex, but for those that never
 // change.
 type entry struct {
-	folder folder
-	name   string
-	task   tasks.Task
-	damage error         // why taskFile cannot be read
-	wakeup chan struct{} // one element: the folder or what is asked for has changed
-	gone   chan struct{} // closed when the task is forgotten
+	directory directory
+	name      string
+	task      tasks.Task
+	damage    error         // why taskFile cannot be read
+	wakeup    chan struct{} // one element: the directory or what is asked for has changed
+	gone      chan struct{} // closed when the task is forgotten
 
 	status   tasks.Status
 	deleting bool
 	kill     bool // without grace
 }
 
-func newEntry(f folder, name string, task tasks.Task) *entry {
+func newEntry(f directory, name string, task tasks.Task) *entry {
 	return &entry{
-		folder: f, name: name, task: task, wakeup: make(chan struct{}, 1), gone: make(chan struct{}),
+		directory: f, name: name, task: task, wakeup: make(chan struct{}, 1), gone: make(chan struct{}),
 		status: tasks.Status{Name: name, State: tasks.Pending, Reason: tasks.ReasonStarting},
 	}
 }
@@ -164,7 +164,7 @@ func New(o Options) (_ *Executor, err error) {
 func (e *Executor) tasksDir() string { return filepath.Join(e.StateDir, "tasks") }
 
 func (e *Executor) load() error {
-	found, err := folders(e.tasksDir())
+	found, err := directories(e.tasksDir())
 	if err != nil {
 		return err
 	}
@@ -181,15 +181,15 @@ func (e *Executor) load() error {
 			t.status = e.statusOf(t, snapshot, nil)
 		}
 		if other := e.entries[t.name]; other != nil {
-			// One of them could be neither recorded nor removed (newFolder). What may run is the
+			// One of them could be neither recorded nor removed (newDirectory). What may run is the
 			// task.
 			if snapshot.started == nil {
 				t, other = other, t
 			}
-			discarded, err := other.folder.discard()
+			discarded, err := other.directory.discard()
 			if err == nil && !discarded {
 				t, other = other, t
-				_, err = other.folder.discard()
+				_, err = other.directory.discard()
 			}
 			if err != nil {
 				return fmt.Errorf("remove the second record of task %s: %w", other.name, err)
@@ -276,7 +276,7 @@ func (e *Executor) listen() {
 			continue
 		}
 		e.mu.Lock()
-		if t := e.entries[folder(buffer[:n]).name()]; t != nil {
+		if t := e.entries[directory(buffer[:n]).name()]; t != nil {
 			t.wake()
 		}
 		e.mu.Unlock()
@@ -319,7 +319,7 @@ func (e *Executor) Put(name string, task tasks.Task) (tasks.Status, error) {
 	case count >= maxTasks:
 		return tasks.Status{}, refuse(tasks.CodeTooManyTasks, "there are %d tasks already: delete those that have ended", count)
 	}
-	f, err := newFolder(e.tasksDir(), taskRecord{Name: name, Task: task})
+	f, err := newDirectory(e.tasksDir(), taskRecord{Name: name, Task: task})
 	if err != nil {
 		return tasks.Status{}, fmt.Errorf("record task %s: %w", name, err)
 	}
@@ -383,7 +383,7 @@ func (e *Executor) ask(t *entry, kill bool) error {
 	asked := t.deleting
 	e.mu.Unlock()
 	if !asked {
-		if err := t.folder.mark(deletedFile); err != nil {
+		if err := t.directory.mark(deletedFile); err != nil {
 			select {
 			case <-t.gone:
 				return nil

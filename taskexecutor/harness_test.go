@@ -95,8 +95,8 @@ func run(ctx context.Context, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// failpoints is the folder of the executor's failpoints in its container, where it is mounted when
-// a test has some.
+// failpoints is the directory of the executor's failpoints in its container, where it is mounted
+// when a test has some.
 const failpoints = "/failpoints"
 
 // built is the executor's image, made from the working tree once.
@@ -109,10 +109,10 @@ var built struct {
 func image(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
-		folder, err := os.MkdirTemp("", "task-executor")
+		directory, err := os.MkdirTemp("", "task-executor")
 		if err == nil {
-			defer os.RemoveAll(folder)
-			built.tag, err = makeImage(folder)
+			defer os.RemoveAll(directory)
+			built.tag, err = makeImage(directory)
 		}
 		built.err = err
 	})
@@ -122,15 +122,15 @@ func image(t *testing.T) string {
 	return built.tag
 }
 
-func makeImage(folder string) (string, error) {
-	if err := program.BuildWithFailpoints(context.Background(), folder, failpoints,
+func makeImage(directory string) (string, error) {
+	if err := program.BuildWithFailpoints(context.Background(), directory, failpoints,
 		"sandbox.internal/taskexecutor/cmd/task-executor", "sandbox.internal/taskexecutor/cmd/task-executor-init"); err != nil {
 		return "", err
 	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, name := range []string{"task-executor", "task-executor-init"} {
-		data, err := os.ReadFile(filepath.Join(folder, name))
+		data, err := os.ReadFile(filepath.Join(directory, name))
 		if err != nil {
 			return "", err
 		}

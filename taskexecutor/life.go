@@ -35,7 +35,7 @@ func (e *Executor) manage(t *entry) {
 	for {
 		// What changes may be readable again in a moment: its error is no reason to give the task
 		// up.
-		snapshot, err := t.folder.load()
+		snapshot, err := t.directory.load()
 		if snapshot.end != nil {
 			failpoint.Hit(EndedFailpoint)
 		}
@@ -158,14 +158,14 @@ func (e *Executor) setStatus(t *entry, status tasks.Status) {
 
 // forget removes a task of which nothing runs, and reports whether it could.
 func (e *Executor) forget(t *entry) bool {
-	lock, locked, err := t.folder.lock()
+	lock, locked, err := t.directory.lock()
 	switch {
 	case err == nil && !locked:
 		return false
 	case err == nil:
-		err = errors.Join(t.folder.remove(), lock.Close())
-	case errors.Is(err, fs.ErrNotExist): // the folder: a removal that failed had come that far
-		err = t.folder.remove()
+		err = errors.Join(t.directory.remove(), lock.Close())
+	case errors.Is(err, fs.ErrNotExist): // the directory: a removal that failed had come that far
+		err = t.directory.remove()
 	}
 	if err != nil {
 		e.Logger.Error().Err(err).Str("task", t.name).Msg("cannot remove the task's records; retrying")
@@ -195,7 +195,7 @@ func (e *Executor) start(t *entry) bool {
 	e.setStatus(t, tasks.Status{Name: t.name, State: tasks.Pending, Reason: tasks.ReasonStarting})
 	e.mu.Unlock()
 	// Its environment is empty: nothing that is ours alone shall be found there.
-	command := exec.Command(e.exe, shimArguments(t.folder, e.MainMarker)...)
+	command := exec.Command(e.exe, shimArguments(t.directory, e.MainMarker)...)
 	command.Env = []string{}
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -213,7 +213,7 @@ func (e *Executor) start(t *entry) bool {
 	ticker := time.NewTicker(longestPause)
 	defer ticker.Stop()
 	for {
-		if snapshot, err := t.folder.load(); err != nil || snapshot.started != nil {
+		if snapshot, err := t.directory.load(); err != nil || snapshot.started != nil {
 			return err == nil
 		}
 		if deleting, stopping := e.asked(t); deleting || stopping {
@@ -224,7 +224,7 @@ func (e *Executor) start(t *entry) bool {
 		case <-t.wakeup:
 		case <-ticker.C:
 		case <-ended:
-			snapshot, err := t.folder.load()
+			snapshot, err := t.directory.load()
 			return err == nil && snapshot.started != nil
 		}
 	}
@@ -283,15 +283,15 @@ func (e *Executor) awaitEnd(t *entry, s snapshot, unreadable error) bool {
 			}
 		case <-probing.answered():
 			probing.stop()
-			err := t.folder.mark(readyFile)
+			err := t.directory.mark(readyFile)
 			if err != nil {
 				e.Logger.Error().Err(err).Str("task", t.name).Msg("cannot write the ready record; retrying")
 			}
 			ready = retryAfter(err)
 		case <-ready:
-			ready = retryAfter(t.folder.mark(readyFile))
+			ready = retryAfter(t.directory.mark(readyFile))
 		}
-		now, err := t.folder.load()
+		now, err := t.directory.load()
 		e.update(t, now, err)
 		if err == nil {
 			s = now
@@ -316,7 +316,7 @@ func (e *Executor) signalFor(t *entry, deleting, stopping bool) unix.Signal {
 // recordLost records the end of a task whose shim was killed, after it has made sure that nothing
 // of it is left. It reports whether the end is recorded.
 func (e *Executor) recordLost(t *entry) bool {
-	lock, locked, err := t.folder.lock()
+	lock, locked, err := t.directory.lock()
 	if err == nil && !locked {
 		err = errors.New("another process holds its lock")
 	}
@@ -324,7 +324,7 @@ func (e *Executor) recordLost(t *entry) bool {
 		// The end may have been recorded since we looked.
 		defer lock.Close()
 		var s snapshot
-		if s, err = t.folder.load(); err != nil || s.end != nil {
+		if s, err = t.directory.load(); err != nil || s.end != nil {
 			return err == nil
 		}
 		if s.running != nil {
@@ -337,7 +337,7 @@ func (e *Executor) recordLost(t *entry) bool {
 			Message: "the process that watched over it was killed, together with it or before it; it is not run again",
 		}
 		if err == nil {
-			err = write(string(t.folder), endFile, end)
+			err = write(string(t.directory), endFile, end)
 		}
 	}
 	if err != nil {
@@ -415,7 +415,7 @@ func (e *Executor) killStray(pid int, own os.FileInfo) bool {
 		return false
 	}
 	defer pidfd.Close()
-	s, err := process.ReadStat(process.Folder(pid))
+	s, err := process.ReadStat(process.Directory(pid))
 	if err != nil || s.Ended() || s.Parent != e.Init || s.Start != p.Start {
 		return false
 	}

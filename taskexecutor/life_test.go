@@ -77,7 +77,7 @@ func TestStateOnAFullDisk(t *testing.T) {
 	defer server.Close()
 	disk := smallDisk(t, "nr_inodes=64")
 	l := startLocal(t, disk)
-	const started = 4 // the folder, taskFile, lockFile, startedFile
+	const started = 4 // the directory, taskFile, lockFile, startedFile
 	free := fill(t, disk, started)
 	task := tasks.Task{Command: []string{"sleep", "1000"}, Readiness: &tasks.Readiness{Port: server.Listener.Addr().(*net.TCPAddr).Port}}
 	l.putTask("task", task)
@@ -139,8 +139,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestFolderThatIsGone: what a removal that failed has left behind is forgotten.
-func TestFolderThatIsGone(t *testing.T) {
+// TestDirectoryThatIsGone: what a removal that failed has left behind is forgotten.
+func TestDirectoryThatIsGone(t *testing.T) {
 	l := startLocal(t, t.TempDir())
 	f := l.put("task", "exit 0")
 	l.is("task", tasks.Succeeded)
@@ -169,8 +169,8 @@ func TestSecondRecord(t *testing.T) {
 		if err := os.Mkdir(parent, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		record := func(suffix string) folder {
-			f, err := newFolder(parent, taskRecord{Name: "task", Task: tasks.Task{Command: []string{"x"}}})
+		record := func(suffix string) directory {
+			f, err := newDirectory(parent, taskRecord{Name: "task", Task: tasks.Task{Command: []string{"x"}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -178,7 +178,7 @@ func TestSecondRecord(t *testing.T) {
 			if err := os.Rename(string(f), path); err != nil {
 				t.Fatal(err)
 			}
-			return folder(path)
+			return directory(path)
 		}
 		one, other := record("0"), record("1")
 		if !first {
@@ -191,7 +191,7 @@ func TestSecondRecord(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := e.entries["task"].folder; got != one {
+		if got := e.entries["task"].directory; got != one {
 			t.Errorf("the first was started: %t; the task is %s", first, got)
 		}
 		if _, err := os.Stat(string(other)); !errors.Is(err, os.ErrNotExist) {

@@ -34,7 +34,7 @@ type local struct {
 	stop func() // ends the executor; its tasks get their grace
 }
 
-// startLocal starts an executor with its records in a folder. playing is what the main container
+// startLocal starts an executor with its records in a directory. playing is what the main container
 // plays: nothing, or TitledMain.
 func startLocal(t *testing.T, dir string, playing ...string) *local {
 	t.Helper()
@@ -120,21 +120,21 @@ func (l *local) says(text string) {
 	wait.Until(l.t, "the log has "+text, func() bool { return strings.Contains(l.said(), text) })
 }
 
-// put makes a task that needs no grace, and returns its folder.
-func (l *local) put(name, script string) folder {
+// put makes a task that needs no grace, and returns its directory.
+func (l *local) put(name, script string) directory {
 	l.t.Helper()
 	none := int64(0)
 	return l.putTask(name, tasks.Task{Command: []string{"sh", "-c", script}, GracePeriodSeconds: &none})
 }
 
-func (l *local) putTask(name string, task tasks.Task) folder {
+func (l *local) putTask(name string, task tasks.Task) directory {
 	l.t.Helper()
 	if _, err := l.Put(name, task); err != nil {
 		l.t.Fatal(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.entries[name].folder
+	return l.entries[name].directory
 }
 
 // until waits for a status of a task.

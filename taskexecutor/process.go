@@ -13,7 +13,7 @@ import (
 	"sandbox.internal/internal/process"
 )
 
-func procPath(pid int, name string) string { return process.Folder(pid) + "/" + name }
+func procPath(pid int, name string) string { return process.Directory(pid) + "/" + name }
 
 // children returns the numbers of the children of a process.
 func children(parent int) ([]int, error) {
@@ -23,7 +23,7 @@ func children(parent int) ([]int, error) {
 	}
 	var found []int
 	for _, pid := range all {
-		if s, err := process.ReadStat(process.Folder(pid)); err == nil && s.Parent == parent {
+		if s, err := process.ReadStat(process.Directory(pid)); err == nil && s.Parent == parent {
 			found = append(found, pid)
 		}
 	}
@@ -54,7 +54,7 @@ func findMain(marker string) (first, marked process.ID, err error) {
 		if err != nil || namespace == own {
 			continue // it has ended, or is none of the main container
 		}
-		s, err := process.ReadStat(process.Folder(pid))
+		s, err := process.ReadStat(process.Directory(pid))
 		if err != nil || s.Ended() {
 			continue
 		}

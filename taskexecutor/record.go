@@ -20,8 +20,8 @@ import (
 	"sandbox.internal/internal/tasks"
 )
 
-// The files of a task's folder. Each is there completely or not at all, and never changes once it
-// is there.
+// The files of a task's directory. Each is there completely or not at all, and never changes once
+// it is there.
 //
 // Whether a task was ever started is decided by startedFile and the lock alone. The shim holds the
 // lock from its first moment to its last, and writes startedFile before it starts anything. So
@@ -41,7 +41,7 @@ const (
 // three (one that is no UTF-8).
 const maxRecord = 4 * tasks.MaxBody
 
-// hidden begins the names of folders that are no tasks any more, or not yet.
+// hidden begins the names of directories that are no tasks any more, or not yet.
 const hidden = "."
 
 type (
@@ -68,11 +68,11 @@ type (
 	}
 )
 
-// folder is where the records of one task are. Its name is the task's, a dot, and what
+// directory is where the records of one task are. Its name is the task's, a dot, and what
 // distinguishes it from earlier tasks of that name.
-type folder string
+type directory string
 
-// snapshot is what a folder says.
+// snapshot is what a directory says.
 type snapshot struct {
 	started *startedRecord
 	running *runningRecord
@@ -81,9 +81,9 @@ type snapshot struct {
 	ready   bool
 }
 
-// newFolder makes the folder of a new task below parent. When it returns, the task survives
+// newDirectory makes the directory of a new task below parent. When it returns, the task survives
 // everything but the loss of the disk.
-func newFolder(parent string, record taskRecord) (_ folder, err error) {
+func newDirectory(parent string, record taskRecord) (_ directory, err error) {
 	random := make([]byte, 8)
 	rand.Read(random)
 	name := record.Name + "." + hex.EncodeToString(random)
@@ -92,9 +92,9 @@ func newFolder(parent string, record taskRecord) (_ folder, err error) {
 		return "", err
 	}
 	if err = write(building, taskFile, record); err == nil {
-		f := folder(filepath.Join(parent, name))
+		f := directory(filepath.Join(parent, name))
 		if err = os.Rename(building, string(f)); err == nil {
-			if err = syncFolder(parent); err == nil {
+			if err = syncDirectory(parent); err == nil {
 				return f, nil
 			}
 			// The task was not accepted: it must not run beside the next one of its name.
@@ -104,17 +104,18 @@ func newFolder(parent string, record taskRecord) (_ folder, err error) {
 	return "", errors.Join(err, os.RemoveAll(building))
 }
 
-// folders returns the folders of the tasks below parent, and removes what is left of others.
-func folders(parent string) ([]folder, error) {
+// directories returns the directories of the tasks below parent, and removes what is left of
+// others.
+func directories(parent string) ([]directory, error) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
 		return nil, err
 	}
-	var found []folder
+	var found []directory
 	for _, entry := range entries {
 		path := filepath.Join(parent, entry.Name())
 		if !strings.HasPrefix(entry.Name(), hidden) {
-			found = append(found, folder(path))
+			found = append(found, directory(path))
 		} else if err := os.RemoveAll(path); err != nil {
 			return nil, err
 		}
@@ -122,27 +123,27 @@ func folders(parent string) ([]folder, error) {
 	return found, nil
 }
 
-func (f folder) base() string { return filepath.Base(string(f)) }
+func (f directory) base() string { return filepath.Base(string(f)) }
 
-// name is the task's name as the folder's name has it, for when nothing else does.
-func (f folder) name() string {
+// name is the task's name as the directory's name has it, for when nothing else does.
+func (f directory) name() string {
 	name, _, _ := strings.Cut(f.base(), ".")
 	return name
 }
 
 // remove forgets the task, at once even if the rest of the removal is interrupted. It may be
 // repeated.
-func (f folder) remove() error {
+func (f directory) remove() error {
 	parent := filepath.Dir(string(f))
 	gone := filepath.Join(parent, hidden+f.base())
 	if err := os.Rename(string(f), gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return errors.Join(syncFolder(parent), os.RemoveAll(gone))
+	return errors.Join(syncDirectory(parent), os.RemoveAll(gone))
 }
 
-// discard removes the folder, unless a shim has it.
-func (f folder) discard() (discarded bool, err error) {
+// discard removes the directory, unless a shim has it.
+func (f directory) discard() (discarded bool, err error) {
 	lock, locked, err := f.lock()
 	if err != nil || !locked {
 		return false, err
@@ -150,7 +151,7 @@ func (f folder) discard() (discarded bool, err error) {
 	return true, errors.Join(f.remove(), lock.Close())
 }
 
-func (f folder) task() (taskRecord, error) {
+func (f directory) task() (taskRecord, error) {
 	var record taskRecord
 	ok, err := read(f, taskFile, &record)
 	if err == nil && !ok {
@@ -162,7 +163,7 @@ func (f folder) task() (taskRecord, error) {
 	return record, err
 }
 
-func (f folder) load() (snapshot, error) {
+func (f directory) load() (snapshot, error) {
 	var s snapshot
 	var errs [5]error
 	s.started, errs[0] = optional[startedRecord](f, startedFile)
@@ -174,11 +175,13 @@ func (f folder) load() (snapshot, error) {
 	return s, errors.Join(errs[:]...)
 }
 
-func (f folder) mark(name string) error { return write(string(f), name, markRecord{time.Now().UTC()}) }
+func (f directory) mark(name string) error {
+	return write(string(f), name, markRecord{time.Now().UTC()})
+}
 
-// lock takes the folder's lock, unless another process holds it. The kernel takes it back when its
-// holder ends, however that happens.
-func (f folder) lock() (file *os.File, locked bool, err error) {
+// lock takes the directory's lock, unless another process holds it. The kernel takes it back when
+// its holder ends, however that happens.
+func (f directory) lock() (file *os.File, locked bool, err error) {
 	file, err = os.OpenFile(filepath.Join(string(f), lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, false, err
@@ -198,7 +201,7 @@ func tryLock(file *os.File) (*os.File, bool, error) {
 	return nil, false, err
 }
 
-func optional[T any](f folder, name string) (*T, error) {
+func optional[T any](f directory, name string) (*T, error) {
 	record := new(T)
 	if ok, err := read(f, name, record); !ok || err != nil {
 		return nil, err
@@ -207,7 +210,7 @@ func optional[T any](f folder, name string) (*T, error) {
 }
 
 // read reports whether the file is there.
-func read(f folder, name string, record any) (bool, error) {
+func read(f directory, name string, record any) (bool, error) {
 	file, err := os.Open(filepath.Join(string(f), name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -239,7 +242,7 @@ func decode(data []byte, value any) error {
 	return nil
 }
 
-// write puts a file into a folder, completely or not at all, and returns when it is on the disk.
+// write puts a file into a directory, completely or not at all, and returns when it is on the disk.
 func write(dir, name string, record any) error {
 	file, err := os.CreateTemp(dir, hidden+name+"-*")
 	if err != nil {
@@ -254,10 +257,10 @@ func write(dir, name string, record any) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("write %s: %w", name, err), os.Remove(file.Name()))
 	}
-	return syncFolder(dir)
+	return syncDirectory(dir)
 }
 
-func syncFolder(dir string) error {
+func syncDirectory(dir string) error {
 	file, err := os.Open(dir)
 	if err != nil {
 		return err

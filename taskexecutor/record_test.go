@@ -19,15 +19,15 @@ import (
 	"sandbox.internal/internal/tasks"
 )
 
-func TestFolder(t *testing.T) {
+func TestDirectory(t *testing.T) {
 	parent := t.TempDir()
 	record := taskRecord{Name: "a-1", Task: tasks.Task{Command: []string{"x"}, Env: []tasks.EnvVar{{Name: "A", Value: "ü"}}}}
-	f, err := newFolder(parent, record)
+	f, err := newDirectory(parent, record)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if f.name() != "a-1" {
-		t.Errorf("the folder %s is about task %q", f, f.name())
+		t.Errorf("the directory %s is about task %q", f, f.name())
 	}
 	if got, err := f.task(); err != nil || !reflect.DeepEqual(got, record) {
 		t.Errorf("recorded %+v, read %+v, %v", record, got, err)
@@ -63,12 +63,12 @@ func TestFolder(t *testing.T) {
 		t.Errorf("written %+v, read %+v, %v", started, s, err)
 	}
 
-	// What a crash leaves of a folder that is being made or removed is no task.
+	// What a crash leaves of a directory that is being made or removed is no task.
 	if err := os.Mkdir(filepath.Join(parent, ".b.1234"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := folders(parent); err != nil || len(found) != 1 || found[0] != f {
-		t.Errorf("folders %v, %v", found, err)
+	if found, err := directories(parent); err != nil || len(found) != 1 || found[0] != f {
+		t.Errorf("directories %v, %v", found, err)
 	}
 	if err := f.remove(); err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestFolder(t *testing.T) {
 func TestDamaged(t *testing.T) {
 	for _, name := range []string{startedFile, runningFile, endFile, deletedFile, readyFile} {
 		for _, content := range []string{"", "{", `{"at":1}`, `{"at":"2026-01-01T00:00:00Z"} {}`, `{"unknown":1}`, "null x"} {
-			f, err := newFolder(t.TempDir(), taskRecord{Name: "a", Task: tasks.Task{Command: []string{"x"}}})
+			f, err := newDirectory(t.TempDir(), taskRecord{Name: "a", Task: tasks.Task{Command: []string{"x"}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestLargestTask(t *testing.T) {
 		if err := decode([]byte(body), &task); err != nil {
 			t.Fatal(err)
 		}
-		f, err := newFolder(t.TempDir(), taskRecord{Name: "a", Task: task})
+		f, err := newDirectory(t.TempDir(), taskRecord{Name: "a", Task: task})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,27 +115,27 @@ func TestLargestTask(t *testing.T) {
 	}
 }
 
-// TestFolderNotSynced: a record that may not survive is no task, now or later.
-func TestFolderNotSynced(t *testing.T) {
+// TestDirectoryNotSynced: a record that may not survive is no task, now or later.
+func TestDirectoryNotSynced(t *testing.T) {
 	parent := t.TempDir()
 	if err := errors.Join(os.Chown(parent, 65534, 65534), os.Chmod(filepath.Dir(parent), 0o711)); err != nil {
 		t.Fatalf("this test needs root: %v", err)
 	}
 	done := make(chan struct{})
-	go func() { // as a user who may change the folder, and not open it to have it written
+	go func() { // as a user who may change the directory, and not open it to have it written
 		defer close(done)
 		runtime.LockOSThread() // and not unlocked: the thread ends here
 		if err := errors.Join(os.Chmod(parent, 0o300), unix.Setfsuid(65534)); err != nil {
 			t.Error(err)
 			return
 		}
-		if f, err := newFolder(parent, taskRecord{Name: "a", Task: tasks.Task{Command: []string{"x"}}}); !errors.Is(err, fs.ErrPermission) {
-			t.Errorf("the folder is %q, %v", f, err)
+		if f, err := newDirectory(parent, taskRecord{Name: "a", Task: tasks.Task{Command: []string{"x"}}}); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("the directory is %q, %v", f, err)
 		}
 	}()
 	<-done
-	if found, err := folders(parent); err != nil || len(found) > 0 {
-		t.Errorf("folders %q, %v", found, err)
+	if found, err := directories(parent); err != nil || len(found) > 0 {
+		t.Errorf("directories %q, %v", found, err)
 	}
 }
 

@@ -46,8 +46,8 @@ const (
 const notifySocket = "notify.sock"
 
 // shimArguments returns the command line of a shim, without the program.
-func shimArguments(f folder, marker string) []string {
-	return []string{ShimCommand, "--folder", string(f), "--main-marker", marker}
+func shimArguments(f directory, marker string) []string {
+	return []string{ShimCommand, "--directory", string(f), "--main-marker", marker}
 }
 
 // Shim is the process between the executor and a task's process: the parent that waits for it. It
@@ -60,12 +60,12 @@ func Shim(args []string) int {
 	// the process.
 	runtime.LockOSThread()
 	flags := flag.NewFlagSet(ShimCommand, flag.ContinueOnError)
-	dir := flags.String("folder", "", "folder of the task's records")
+	dir := flags.String("directory", "", "directory of the task's records")
 	marker := flags.String("main-marker", tasks.MainMarker, "variable of the main container")
 	if err := flags.Parse(args); err != nil {
 		return shimBroken
 	}
-	s := &shim{folder: folder(*dir), marker: *marker, signals: make(chan os.Signal, 16), children: make(chan os.Signal, 1)}
+	s := &shim{directory: directory(*dir), marker: *marker, signals: make(chan os.Signal, 16), children: make(chan os.Signal, 1)}
 	signal.Notify(s.signals, signalEnd, signalKill)
 	signal.Notify(s.children, unix.SIGCHLD)
 	// A shim ends with its task alone, not when the reader of the container's log goes away.
@@ -83,30 +83,30 @@ func Shim(args []string) int {
 }
 
 type shim struct {
-	folder   folder
-	marker   string
-	task     tasks.Task
-	signals  chan os.Signal
-	children chan os.Signal // one element stands for any number of children that ended
-	pid      int            // of the task's process, not waited for yet
-	cause    string         // why the task is being ended; a reason of a status, empty while it is not
-	killed   bool           // signalKill has come
-	grace    <-chan time.Time
+	directory directory
+	marker    string
+	task      tasks.Task
+	signals   chan os.Signal
+	children  chan os.Signal // one element stands for any number of children that ended
+	pid       int            // of the task's process, not waited for yet
+	cause     string         // why the task is being ended; a reason of a status, empty while it is not
+	killed    bool           // signalKill has come
+	grace     <-chan time.Time
 }
 
 func (s *shim) run() error {
-	lock, locked, err := s.folder.lock()
+	lock, locked, err := s.directory.lock()
 	if err != nil || !locked {
 		return err
 	}
 	// Not closed: the lock is held until the process has ended, because what waits for the one
 	// waits for the other.
 	defer runtime.KeepAlive(lock)
-	snapshot, err := s.folder.load()
+	snapshot, err := s.directory.load()
 	if err != nil || snapshot.started != nil || snapshot.end != nil || snapshot.deleted {
 		return err
 	}
-	record, err := s.folder.task()
+	record, err := s.directory.task()
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (s *shim) run() error {
 		return nil // nothing was started yet
 	default:
 	}
-	if err := write(string(s.folder), startedFile, startedRecord{Shim: own, At: time.Now().UTC()}); err != nil {
+	if err := write(string(s.directory), startedFile, startedRecord{Shim: own, At: time.Now().UTC()}); err != nil {
 		return err
 	}
 	end := s.superviseProcess(main, marked, process.Ended(mainFile))
@@ -149,23 +149,23 @@ func (s *shim) run() error {
 
 // recordEnd tries until the end is recorded, which nothing else knows, or is not wanted any more.
 func (s *shim) recordEnd(end endRecord) error {
-	err := write(string(s.folder), endFile, end)
+	err := write(string(s.directory), endFile, end)
 	if err != nil {
 		s.complain(err)
 	}
-	for err != nil && !s.killed && !errors.Is(err, fs.ErrNotExist) { // the folder
+	for err != nil && !s.killed && !errors.Is(err, fs.ErrNotExist) { // the directory
 		select {
 		case sig := <-s.signals:
 			s.killed = sig == signalKill
 		case <-retryAfter(err):
-			err = write(string(s.folder), endFile, end)
+			err = write(string(s.directory), endFile, end)
 		}
 	}
 	return err
 }
 
 func (s *shim) complain(err error) {
-	fmt.Fprintf(os.Stderr, "task-executor: shim of task %s: %v\n", s.folder.name(), err)
+	fmt.Fprintf(os.Stderr, "task-executor: shim of task %s: %v\n", s.directory.name(), err)
 }
 
 // superviseProcess runs the task's process to its end.
@@ -236,7 +236,7 @@ func (s *shim) enter(main, marked process.ID) (<-chan string, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []string{exe, EnterCommand, string(s.folder)}
+	args := []string{exe, EnterCommand, string(s.directory)}
 	for _, id := range []process.ID{main, marked} {
 		args = append(args, strconv.Itoa(id.PID), strconv.FormatUint(id.Start, 10))
 	}
@@ -267,7 +267,7 @@ func (s *shim) recordRunning(began time.Time) error {
 	// A process that has ended meanwhile is not waited for yet, so it can still be named.
 	p, err := process.Identify(s.pid)
 	if err == nil {
-		err = write(string(s.folder), runningFile, runningRecord{Process: p, At: began})
+		err = write(string(s.directory), runningFile, runningRecord{Process: p, At: began})
 	}
 	if err == nil {
 		s.notify()
@@ -377,13 +377,13 @@ func (s *shim) notify() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	var dialer net.Dialer
-	connection, err := dialer.DialContext(ctx, "unixgram", socketPath(filepath.Dir(filepath.Dir(string(s.folder)))))
+	connection, err := dialer.DialContext(ctx, "unixgram", socketPath(filepath.Dir(filepath.Dir(string(s.directory)))))
 	if err != nil {
 		return
 	}
 	defer connection.Close()
 	if connection.SetWriteDeadline(time.Now().Add(time.Second)) == nil {
-		_, _ = strings.NewReader(s.folder.base()).WriteTo(connection)
+		_, _ = strings.NewReader(s.directory.base()).WriteTo(connection)
 	}
 }
 

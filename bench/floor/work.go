@@ -109,7 +109,7 @@ func appended(path string) ([]float64, error) {
 	})
 }
 
-// walked finds the .txt files below a folder, count of them, and reads the facts of each.
+// walked finds the .txt files below a directory, count of them, and reads the facts of each.
 func walked(root, count string) ([]float64, error) {
 	found := 0
 	took, err := timed(func() error {

@@ -220,12 +220,12 @@ func TestWithoutService(t *testing.T) {
 
 func TestManual(t *testing.T) {
 	t.Parallel()
-	folder := filepath.Join(t.TempDir(), "man1")
-	if got := run(t.Context(), nil, "docs", folder); got.code != cli.ExitOK {
+	directory := filepath.Join(t.TempDir(), "man1")
+	if got := run(t.Context(), nil, "docs", directory); got.code != cli.ExitOK {
 		t.Fatalf("exit code %d: %s", got.code, got.stderr)
 	}
 	for _, page := range []string{"sandbox.1", "sandbox-run.1", "sandbox-files-ls.1"} {
-		text, err := os.ReadFile(filepath.Join(folder, page))
+		text, err := os.ReadFile(filepath.Join(directory, page))
 		if err != nil || !strings.Contains(string(text), ".TH") {
 			t.Errorf("%s: %v\n%.200s", page, err, text)
 		}

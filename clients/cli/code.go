@@ -21,11 +21,11 @@ const maxSource = 16 << 20
 
 // codeFlags are the flags of a cell.
 type codeFlags struct {
-	language string
-	context  string
-	source   string
-	folder   string
-	fresh    bool
+	language  string
+	context   string
+	source    string
+	directory string
+	fresh     bool
 
 	stateless bool
 }
@@ -80,7 +80,7 @@ func codeCommand(t *tool) *cobra.Command {
 	flags.BoolVar(&f.fresh, "new-context", false, "make a context and print its id")
 	flags.BoolVar(&f.stateless, "stateless", false, "run in a kernel of its own, which is thrown away")
 	flags.StringVarP(&f.source, "code", "c", "", "the `CODE` itself")
-	flags.StringVar(&f.folder, "save", ".", "the `DIRECTORY` for images")
+	flags.StringVar(&f.directory, "save", ".", "the `DIRECTORY` for images")
 	t.registerOutput(command, "")
 	return command
 }
@@ -127,7 +127,7 @@ func (t *tool) runCode(ctx context.Context, box *sandbox.Sandbox, source string,
 			}()
 		})
 	}
-	images := &imageSaver{t: t, folder: f.folder}
+	images := &imageSaver{t: t, directory: f.directory}
 	var failed error
 	if !t.output.structured() {
 		write := func(w io.Writer) func([]byte) {
@@ -241,9 +241,9 @@ var imageTypes = []struct{ mime, extension string }{
 
 // imageSaver shows results.
 type imageSaver struct {
-	t      *tool
-	folder string
-	number int
+	t         *tool
+	directory string
+	number    int
 }
 
 // show prints the text of a result, and saves its image if it has one.
@@ -283,7 +283,7 @@ func (s *imageSaver) show(result sandbox.CodeResult) error {
 func (s *imageSaver) save(content []byte, extension string) (string, error) {
 	for {
 		s.number++
-		name := filepath.Join(s.folder, fmt.Sprintf("result-%d.%s", s.number, extension))
+		name := filepath.Join(s.directory, fmt.Sprintf("result-%d.%s", s.number, extension))
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 		if errors.Is(err, os.ErrExist) {
 			continue

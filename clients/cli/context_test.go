@@ -38,7 +38,7 @@ func keyed(t *testing.T, key string) (url string, shown func() []string) {
 
 func TestLogin(t *testing.T) {
 	t.Parallel()
-	file := filepath.Join(t.TempDir(), "folder", "contexts.json")
+	file := filepath.Join(t.TempDir(), "directory", "contexts.json")
 	env := map[string]string{"SANDBOX_CONTEXTS": file}
 	first, _ := keyed(t, "key-one")
 	second, seen := keyed(t, "key-two")

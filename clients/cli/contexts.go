@@ -33,11 +33,11 @@ type service struct {
 func loadContexts(env func(string) string) (*contexts, error) {
 	path := env(configVar)
 	if path == "" {
-		folder, err := configFolder(env)
+		directory, err := configDirectory(env)
 		if err != nil {
 			return nil, err
 		}
-		path = filepath.Join(folder, "sandbox", "contexts.json")
+		path = filepath.Join(directory, "sandbox", "contexts.json")
 	}
 	c := &contexts{path: path, Contexts: map[string]service{}}
 	text, err := os.ReadFile(path)
@@ -56,25 +56,25 @@ func loadContexts(env func(string) string) (*contexts, error) {
 	return c, nil
 }
 
-// configFolder is os.UserConfigDir with the environment of the invocation.
-func configFolder(env func(string) string) (string, error) {
-	if folder := env("XDG_CONFIG_HOME"); filepath.IsAbs(folder) && runtime.GOOS != "windows" {
-		return folder, nil
+// configDirectory is os.UserConfigDir with the environment of the invocation.
+func configDirectory(env func(string) string) (string, error) {
+	if directory := env("XDG_CONFIG_HOME"); filepath.IsAbs(directory) && runtime.GOOS != "windows" {
+		return directory, nil
 	}
 	if home := env("HOME"); home != "" && runtime.GOOS == "linux" {
 		return filepath.Join(home, ".config"), nil
 	}
-	folder, err := os.UserConfigDir()
+	directory, err := os.UserConfigDir()
 	if err != nil {
 		return "", fmt.Errorf("where to keep contexts: %w (or set $%s)", err, configVar)
 	}
-	return folder, nil
+	return directory, nil
 }
 
 // save replaces the file in one step. It holds keys, so only its owner may read it.
 func (c *contexts) save() error {
-	folder := filepath.Dir(c.path)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	directory := filepath.Dir(c.path)
+	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return fmt.Errorf("write the contexts: %w", err)
 	}
 	text, err := json.MarshalIndent(c, "", "  ")
@@ -82,7 +82,7 @@ func (c *contexts) save() error {
 		return fmt.Errorf("write the contexts: %w", err)
 	}
 	// Made with mode 0600.
-	file, err := os.CreateTemp(folder, ".contexts-*")
+	file, err := os.CreateTemp(directory, ".contexts-*")
 	if err != nil {
 		return fmt.Errorf("write the contexts: %w", err)
 	}

@@ -100,12 +100,12 @@ func (c *copier) download(ctx context.Context, from, to string) error {
 		if !ok {
 			return fmt.Errorf("%s: the answer does not have the target of the link", from)
 		}
-		folder, err := os.OpenRoot(filepath.Dir(to))
+		directory, err := os.OpenRoot(filepath.Dir(to))
 		if err != nil {
 			return err
 		}
-		defer func() { _ = folder.Close() }()
-		return placeLink(folder, target, filepath.Base(to))
+		defer func() { _ = directory.Close() }()
+		return placeLink(directory, target, filepath.Base(to))
 	}
 	return c.downloadFile(ctx, from, root, to)
 }
@@ -129,19 +129,19 @@ func (c *copier) downloadFile(ctx context.Context, from string, info sandbox.Fil
 			return err
 		}
 	}
-	folder, err := os.OpenRoot(filepath.Dir(to))
+	directory, err := os.OpenRoot(filepath.Dir(to))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = folder.Close() }()
-	return c.replace(content, from, folder, filepath.Base(to), info)
+	defer func() { _ = directory.Close() }()
+	return c.replace(content, from, directory, filepath.Base(to), info)
 }
 
 // replace writes a file beside the one with a name, and gives it that name when it is complete: a
 // copy that fails leaves what was there.
-func (c *copier) replace(content io.Reader, from string, folder *os.Root, name string, info sandbox.FileInfo) error {
+func (c *copier) replace(content io.Reader, from string, directory *os.Root, name string, info sandbox.FileInfo) error {
 	// A file that may not be written is not replaced.
-	there, err := folder.OpenFile(name, os.O_WRONLY, 0)
+	there, err := directory.OpenFile(name, os.O_WRONLY, 0)
 	var before fs.FileInfo
 	switch {
 	case err == nil:
@@ -156,7 +156,7 @@ func (c *copier) replace(content io.Reader, from string, folder *os.Root, name s
 		return err
 	}
 	part := filepath.Join(filepath.Dir(name), ".sandbox-"+rand.Text())
-	file, err := folder.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode(info, 0o666).Perm())
+	file, err := directory.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode(info, 0o666).Perm())
 	if err != nil {
 		return err
 	}
@@ -170,10 +170,10 @@ func (c *copier) replace(content io.Reader, from string, folder *os.Root, name s
 		err = addBits(file, mode(info, 0o666)&^fs.ModePerm)
 	}
 	if err = errors.Join(err, file.Close()); err == nil {
-		err = folder.Rename(part, name)
+		err = directory.Rename(part, name)
 	}
 	if err != nil {
-		err = errors.Join(err, folder.Remove(part))
+		err = errors.Join(err, directory.Remove(part))
 	}
 	return err
 }
@@ -205,13 +205,13 @@ func linkTarget(info sandbox.FileInfo) (target string, ok bool) {
 
 // placeLink makes a symbolic link below a directory. It replaces a file or link; to neither link is
 // led.
-func placeLink(folder *os.Root, target, name string) error {
+func placeLink(directory *os.Root, target, name string) error {
 	part := filepath.Join(filepath.Dir(name), ".sandbox-"+rand.Text())
-	if err := folder.Symlink(target, part); err != nil {
+	if err := directory.Symlink(target, part); err != nil {
 		return err
 	}
-	if err := folder.Rename(part, name); err != nil {
-		return errors.Join(err, folder.Remove(part))
+	if err := directory.Rename(part, name); err != nil {
+		return errors.Join(err, directory.Remove(part))
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func storing(t *testing.T) (*stored, string) {
 func TestCopiesInKeepNamesAndModes(t *testing.T) {
 	t.Parallel()
 	want := map[string]int{"/srv/n": 1755, "/srv/n/a\xfe": 644, "/srv/n/a\xff": 4755, "/srv/n/d\xff": 2770, "/srv/n/d\xff/plain": 6711}
-	folder := filepath.Join(t.TempDir(), "n")
+	directory := filepath.Join(t.TempDir(), "n")
 	var archive strings.Builder
 	writer := tar.NewWriter(&archive)
 	for _, entry := range []struct {
@@ -97,18 +97,18 @@ func TestCopiesInKeepNamesAndModes(t *testing.T) {
 		var err error
 		if entry.directory {
 			header.Typeflag = tar.TypeDir
-			err = os.Mkdir(folder+entry.name, 0o700)
+			err = os.Mkdir(directory+entry.name, 0o700)
 		} else {
-			err = os.WriteFile(folder+entry.name, nil, 0o600)
+			err = os.WriteFile(directory+entry.name, nil, 0o600)
 		}
-		if err := errors.Join(err, os.Chmod(folder+entry.name, entry.mode), writer.WriteHeader(header)); err != nil {
+		if err := errors.Join(err, os.Chmod(directory+entry.name, entry.mode), writer.WriteHeader(header)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if err := writer.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for name, source := range map[string]string{"directory": folder, "tar stream": "-"} {
+	for name, source := range map[string]string{"directory": directory, "tar stream": "-"} {
 		got, url := storing(t)
 		if done := runWith(t.Context(), nil, archive.String(), "--url", url, "cp", "-q", source, sandboxID+":/srv"); done.code != cli.ExitOK {
 			t.Fatalf("%s: code %d, %s", name, done.code, done.stderr)
@@ -145,15 +145,15 @@ func TestCopiesOutKeepNamesAndModes(t *testing.T) {
 		}
 		w.Header().Set("Etag", `"1"`)
 	})
-	url, folder := daemon(t, mux), t.TempDir()
-	if got := run(t.Context(), nil, "--url", url, "cp", "-q", sandboxID+":/srv/n\xff", folder); got.code != cli.ExitOK {
+	url, directory := daemon(t, mux), t.TempDir()
+	if got := run(t.Context(), nil, "--url", url, "cp", "-q", sandboxID+":/srv/n\xff", directory); got.code != cli.ExitOK {
 		t.Fatalf("code %d, %s", got.code, got.stderr)
 	}
 	const special = os.ModeSetuid | os.ModeSetgid | os.ModeSticky
 	for name, want := range map[string]os.FileMode{
 		"n\xff": os.ModeDir | os.ModeSticky, "n\xff/a\xfe": 0, "n\xff/a\xff": os.ModeSetuid | os.ModeSetgid, "n\xff/d\xff": os.ModeDir | os.ModeSetgid | os.ModeSticky,
 	} {
-		found, err := os.Lstat(filepath.Join(folder, name))
+		found, err := os.Lstat(filepath.Join(directory, name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ const (
 	streamSpread = 400 * time.Millisecond
 
 	fileRoot = "/tmp/sandbox-demo"
-	filePath = fileRoot + "/reports/weekly/notes.txt" // in folders that do not exist yet
+	filePath = fileRoot + "/reports/weekly/notes.txt" // in directories that do not exist yet
 	fileMode = 640
 	oldText  = "outside"
 	newText  = "inside"

@@ -39,10 +39,10 @@ func (t *tool) checkMachine(ctx context.Context, c *connection, version *sandbox
 		checks := append(checkLocal(*version.Engine), checkKernel(5, 12), checkGroups())
 		return append(checks, checkServiceDisk(ctx, c)...)
 	}
-	engine, folder := t.checkDocker(ctx)
+	engine, directory := t.checkDocker(ctx)
 	checks := []check{engine, checkKernel(4, 18), checkGroups()}
-	if folder != "" {
-		checks = append(checks, checkDisk(folder, "docker system prune, or a larger disk"))
+	if directory != "" {
+		checks = append(checks, checkDisk(directory, "docker system prune, or a larger disk"))
 	}
 	return checks
 }
@@ -114,8 +114,8 @@ func ociRuntime(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	for _, name := range ociRuntimes {
-		for _, folder := range []string{"", "/usr/local/sbin", "/usr/sbin", "/sbin"} { // which a user's PATH may lack
-			path, err := exec.LookPath(filepath.Join(folder, name))
+		for _, directory := range []string{"", "/usr/local/sbin", "/usr/sbin", "/sbin"} { // which a user's PATH may lack
+			path, err := exec.LookPath(filepath.Join(directory, name))
 			if err != nil {
 				continue
 			}
@@ -142,14 +142,14 @@ func checkOverlay() check {
 	if err := unix.Uname(&name); err != nil {
 		return check{"overlay", checkWarn, err.Error(), ""}
 	}
-	folder := filepath.Join("/lib/modules", unix.ByteSliceToString(name.Release[:]), "kernel/fs/overlayfs")
-	if modules, _ := filepath.Glob(filepath.Join(folder, "overlay.ko*")); len(modules) > 0 { // or overlay.ko.xz
+	directory := filepath.Join("/lib/modules", unix.ByteSliceToString(name.Release[:]), "kernel/fs/overlayfs")
+	if modules, _ := filepath.Glob(filepath.Join(directory, "overlay.ko*")); len(modules) > 0 { // or overlay.ko.xz
 		return check{"overlay", checkOK, "a module of the kernel", ""}
 	}
-	return check{"overlay", checkWarn, "the kernel has no overlay file systems, nor " + folder + " such a module", ""}
+	return check{"overlay", checkWarn, "the kernel has no overlay file systems, nor " + directory + " such a module", ""}
 }
 
-// checkDocker asks the Docker Engine, and returns the folder of its data.
+// checkDocker asks the Docker Engine, and returns the directory of its data.
 func (t *tool) checkDocker(ctx context.Context) (check, string) {
 	host := t.Env("DOCKER_HOST")
 	if host == "" {
@@ -237,16 +237,16 @@ func checkGroups() check {
 }
 
 // checkDisk looks for space where images and sandboxes are.
-func checkDisk(folder, next string) check {
+func checkDisk(directory, next string) check {
 	var stat unix.Statfs_t
-	if err := unix.Statfs(folder, &stat); err != nil {
-		return check{"disk", checkWarn, folder + ": " + err.Error(), ""}
+	if err := unix.Statfs(directory, &stat); err != nil {
+		return check{"disk", checkWarn, directory + ": " + err.Error(), ""}
 	}
-	return checkFree(int64(stat.Bavail)*stat.Bsize, folder, next)
+	return checkFree(int64(stat.Bavail)*stat.Bsize, directory, next)
 }
 
-// checkServiceDisk asks the service, which knows its folders, for the space where its data and the
-// local engine's are.
+// checkServiceDisk asks the service, which knows its directories, for the space where its data and
+// the local engine's are.
 func checkServiceDisk(ctx context.Context, c *connection) []check {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -254,15 +254,15 @@ func checkServiceDisk(ctx context.Context, c *connection) []check {
 		if err != nil {
 			break // the role of the key may be another than admin or viewer
 		}
-		return []check{checkFree(load.DiskTotalBytes-load.DiskUsedBytes, "the data folder of the local engine",
+		return []check{checkFree(load.DiskTotalBytes-load.DiskUsedBytes, "the data directory of the local engine",
 			"sandbox image prune, or a larger disk")}
 	}
 	return nil
 }
 
-// checkFree judges how many bytes are free in a folder.
-func checkFree(free int64, folder, next string) check {
-	detail := fmt.Sprintf("%s free in %s", bytesOf(free), folder)
+// checkFree judges how many bytes are free in a directory.
+func checkFree(free int64, directory, next string) check {
+	detail := fmt.Sprintf("%s free in %s", bytesOf(free), directory)
 	if free < leastFree {
 		return check{"disk", checkWarn, detail, next}
 	}

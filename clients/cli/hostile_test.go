@@ -60,9 +60,9 @@ func TestCopiesHaveTheNameThatWasTyped(t *testing.T) {
 			mux.HandleFunc("GET /directories/list", func(w http.ResponseWriter, _ *http.Request) {
 				answer(w, http.StatusOK, []any{})
 			})
-			folder := t.TempDir()
-			got := run(t.Context(), nil, "--url", daemon(t, mux), "cp", sandboxID+":"+from, folder)
-			entries, err := os.ReadDir(folder)
+			directory := t.TempDir()
+			got := run(t.Context(), nil, "--url", daemon(t, mux), "cp", sandboxID+":"+from, directory)
+			entries, err := os.ReadDir(directory)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -73,7 +73,7 @@ func TestCopiesHaveTheNameThatWasTyped(t *testing.T) {
 				}
 				return
 			}
-			if _, err := os.Lstat(filepath.Join(folder, test.want)); got.code != cli.ExitOK || err != nil ||
+			if _, err := os.Lstat(filepath.Join(directory, test.want)); got.code != cli.ExitOK || err != nil ||
 				len(entries) != 1 {
 				t.Errorf("code %d, stderr %q, %v; want %s alone", got.code, got.stderr, entries, test.want)
 			}
@@ -143,8 +143,8 @@ func TestCopiesThatFail(t *testing.T) {
 				answer(w, http.StatusOK, []any{facts("/srv/notes/text", "file")})
 			})
 			mux.HandleFunc("GET /files/download", test.download)
-			folder, elsewhere := t.TempDir(), t.TempDir()
-			file := filepath.Join(folder, "text")
+			directory, elsewhere := t.TempDir(), t.TempDir()
+			file := filepath.Join(directory, "text")
 			if test.linked {
 				target := filepath.Join(elsewhere, "target")
 				if err := os.Symlink(target, file); err != nil {
@@ -158,9 +158,9 @@ func TestCopiesThatFail(t *testing.T) {
 			if err := os.Chmod(file, 0o640); err != nil {
 				t.Fatal(err)
 			}
-			to := filepath.Join(folder, "text")
+			to := filepath.Join(directory, "text")
 			if test.kind == "directory" {
-				if err := os.Symlink(folder, filepath.Join(elsewhere, "notes")); err != nil {
+				if err := os.Symlink(directory, filepath.Join(elsewhere, "notes")); err != nil {
 					t.Fatal(err)
 				}
 				to = elsewhere
@@ -169,7 +169,7 @@ func TestCopiesThatFail(t *testing.T) {
 			if failed := got.code != cli.ExitOK; failed != (test.want == before) {
 				t.Errorf("code %d, stderr %q", got.code, got.stderr)
 			}
-			text, err := os.ReadFile(filepath.Join(folder, "text"))
+			text, err := os.ReadFile(filepath.Join(directory, "text"))
 			if err != nil || string(text) != test.want {
 				t.Errorf("the file has %q (%v)", text, err)
 			}
@@ -177,8 +177,8 @@ func TestCopiesThatFail(t *testing.T) {
 			if err != nil || info.Mode() != 0o640 {
 				t.Errorf("the mode is %v (%v)", info, err)
 			}
-			for _, folder := range []string{folder, elsewhere} {
-				if entries, err := os.ReadDir(folder); err != nil || len(entries) > 1 {
+			for _, directory := range []string{directory, elsewhere} {
+				if entries, err := os.ReadDir(directory); err != nil || len(entries) > 1 {
 					t.Errorf("%v (%v)", entries, err)
 				}
 			}

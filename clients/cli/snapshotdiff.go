@@ -17,8 +17,8 @@ func snapshotDiffCommand(t *tool) *cobra.Command {
 		Use:   "diff [flags] SNAPSHOT [SNAPSHOT]",
 		Short: "List the files in which a snapshot differs",
 		Long: "List the files in which a snapshot differs from its image, or what has changed\n" +
-			"from it to another snapshot. A folder that was removed stands for all that was\n" +
-			"in it.",
+			"from it to another snapshot. A directory that was removed stands for all\n" +
+			"that was in it.",
 		Example: "  sandbox snapshot diff before\n" +
 			"  sandbox snapshot diff before after --limit 20\n" +
 			"  sandbox snapshot diff before --tar >layer.tar",

@@ -46,15 +46,15 @@ func load(t *testing.T, compose, env string, variables ...string) (project, erro
 	for _, file := range []string{"main.go", "go.mod", "go.sum"} {
 		_ = read(t, filepath.Join(loader, file)) // makes it an input of this test
 	}
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, content := range map[string]string{"compose.yaml": compose, ".env": env} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var failure bytes.Buffer
 	command := exec.CommandContext(t.Context(), "go", "run", "-trimpath", "-buildvcs=false",
-		"-gcflags=all=-dwarf=false", ".", filepath.Join(folder, "compose.yaml"))
+		"-gcflags=all=-dwarf=false", ".", filepath.Join(directory, "compose.yaml"))
 	command.Dir, command.Stderr = loader, &failure
 	command.Env = append(os.Environ(), append(variables, "CGO_ENABLED=0", "GOWORK=off")...)
 	output, err := command.Output()
@@ -145,9 +145,9 @@ func TestLoaderRefuses(t *testing.T) {
 // file puts them.
 func TestConfiguration(t *testing.T) {
 	file := read(t, "sandbox.toml")
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for _, name := range []string{"api.key", "signing.key"} {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		if err := os.WriteFile(path, []byte(strings.Repeat("k", 64)), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +156,7 @@ func TestConfiguration(t *testing.T) {
 		}
 		file = strings.ReplaceAll(file, "/run/secrets/"+name, path)
 	}
-	path := filepath.Join(folder, "sandbox.toml")
+	path := filepath.Join(directory, "sandbox.toml")
 	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -91,12 +91,12 @@ func namespaced(t *testing.T, name string) {
 // TestDocumentedUpgrade runs the commands of the documentation that install and upgrade, with the
 // values that it shows.
 func TestDocumentedUpgrade(t *testing.T) {
-	folder := t.TempDir()
+	directory := t.TempDir()
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(filepath.Join(root, "deploy"), filepath.Join(folder, "deploy")); err != nil {
+	if err := os.Symlink(filepath.Join(root, "deploy"), filepath.Join(directory, "deploy")); err != nil {
 		t.Fatal(err)
 	}
 	var values, install, upgrade string
@@ -116,7 +116,7 @@ func TestDocumentedUpgrade(t *testing.T) {
 	if values == "" || install == "" || upgrade == "" {
 		t.Fatalf("docs/kubernetes.md and kubernetes-operations.md do not show how to install and upgrade: %q %q %q", values, install, upgrade)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "values.yaml"), []byte(values), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, "values.yaml"), []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	namespaced(t, "sandboxes")
@@ -124,9 +124,9 @@ func TestDocumentedUpgrade(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 		defer cancel()
 		shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", block)
-		shell.Dir = folder
-		shell.Env = append(shared.Command(ctx, "kubectl").Env, "PATH="+filepath.Join(shared.Folder, "bin")+":"+os.Getenv("PATH"),
-			"HELM_CACHE_HOME="+folder, "HELM_CONFIG_HOME="+folder, "HELM_DATA_HOME="+folder)
+		shell.Dir = directory
+		shell.Env = append(shared.Command(ctx, "kubectl").Env, "PATH="+filepath.Join(shared.Directory, "bin")+":"+os.Getenv("PATH"),
+			"HELM_CACHE_HOME="+directory, "HELM_CONFIG_HOME="+directory, "HELM_DATA_HOME="+directory)
 		if out, err := shell.CombinedOutput(); err != nil {
 			t.Fatalf("%s%v\n%s", block, err, out)
 		}

@@ -45,13 +45,13 @@ func TestServiceAcceptsItsConfiguration(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			objects := helm(t, append([]string{"template", "rendered", chart, "--show-only", "templates/server.yaml"}, set...)...)
 			file := kubectl(t, objects, "create", "--dry-run=client", "-f", "-", "-o", `jsonpath={.data.sandbox\.toml}`)
-			folder := t.TempDir()
-			key := filepath.Join(folder, "api-key")
+			directory := t.TempDir()
+			key := filepath.Join(directory, "api-key")
 			if err := os.WriteFile(key, []byte(strings.Repeat("k", 48)), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			file = strings.ReplaceAll(file, "/etc/sandbox/secret/api-key", key)
-			path := filepath.Join(folder, "sandbox.toml")
+			path := filepath.Join(directory, "sandbox.toml")
 			if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -178,9 +178,9 @@ func (i *installed) removesAll(server string) {
 	ctx, cancel := context.WithTimeout(i.t.Context(), wait.Patience())
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", remove)
-	folder := i.t.TempDir()
-	shell.Env = append(i.c.Command(ctx, "kubectl").Env, "PATH="+filepath.Join(i.c.Folder, "bin")+":"+os.Getenv("PATH"),
-		"HELM_CACHE_HOME="+folder, "HELM_CONFIG_HOME="+folder, "HELM_DATA_HOME="+folder)
+	directory := i.t.TempDir()
+	shell.Env = append(i.c.Command(ctx, "kubectl").Env, "PATH="+filepath.Join(i.c.Directory, "bin")+":"+os.Getenv("PATH"),
+		"HELM_CACHE_HOME="+directory, "HELM_CONFIG_HOME="+directory, "HELM_DATA_HOME="+directory)
 	if out, err := shell.CombinedOutput(); err != nil {
 		i.t.Fatalf("%s%v\n%s", remove, err, out)
 	}

@@ -42,11 +42,11 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// lookAtInputs lists the folders of what helm and the cluster's node read. The go command repeats a
-// result from its cache until something changes that the test itself has looked at.
+// lookAtInputs lists the directories of what helm and the cluster's node read. The go command
+// repeats a result from its cache until something changes that the test itself has looked at.
 func lookAtInputs() error {
-	for _, folder := range []string{chart, chart + "/templates", chart + "/crds"} {
-		if _, err := os.ReadDir(folder); err != nil {
+	for _, directory := range []string{chart, chart + "/templates", chart + "/crds"} {
+		if _, err := os.ReadDir(directory); err != nil {
 			return err
 		}
 	}
@@ -68,10 +68,10 @@ func tryHelm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
-	folder := t.TempDir() // what helm keeps of a person's is not the tests'
-	t.Setenv("HELM_CACHE_HOME", folder)
-	t.Setenv("HELM_CONFIG_HOME", folder)
-	t.Setenv("HELM_DATA_HOME", folder)
+	directory := t.TempDir() // what helm keeps of a person's is not the tests'
+	t.Setenv("HELM_CACHE_HOME", directory)
+	t.Setenv("HELM_CONFIG_HOME", directory)
+	t.Setenv("HELM_DATA_HOME", directory)
 	out, err := shared.Helm(ctx, args...)
 	return string(out), err
 }

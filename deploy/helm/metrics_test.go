@@ -19,14 +19,14 @@ var scraped = []string{
 // definePodMonitors has the API server serve the PodMonitors of the Prometheus Operator.
 func definePodMonitors(t *testing.T) {
 	t.Helper()
-	const folder = "testdata/definitions"
+	const directory = "testdata/definitions"
 	for _, file := range []string{"go.mod", "go.sum"} {
-		if _, err := os.ReadFile(filepath.Join(folder, file)); err != nil { // makes it an input of this test
+		if _, err := os.ReadFile(filepath.Join(directory, file)); err != nil { // makes it an input of this test
 			t.Fatal(err)
 		}
 	}
 	command := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/prometheus-operator/prometheus-operator")
-	command.Dir, command.Env = folder, append(os.Environ(), "GOWORK=off")
+	command.Dir, command.Env = directory, append(os.Environ(), "GOWORK=off")
 	output, err := command.Output()
 	var module struct{ Dir, Error string }
 	if decoded := json.Unmarshal(output, &module); err != nil || decoded != nil || module.Dir == "" {

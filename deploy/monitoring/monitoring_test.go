@@ -111,9 +111,9 @@ type matcher struct{ Name, Value string }
 // parse returns what the expressions refer to, in their order, by Prometheus' own parser.
 func parse(t *testing.T, texts []string) []expression {
 	t.Helper()
-	const folder = "testdata/promql"
+	const directory = "testdata/promql"
 	for _, file := range []string{"main.go", "go.mod", "go.sum"} {
-		_ = read(t, filepath.Join(folder, file)) // makes it an input of this test
+		_ = read(t, filepath.Join(directory, file)) // makes it an input of this test
 	}
 	input, err := json.Marshal(texts)
 	if err != nil {
@@ -122,7 +122,7 @@ func parse(t *testing.T, texts []string) []expression {
 	var failure bytes.Buffer
 	command := exec.CommandContext(t.Context(), "go", "run", "-trimpath", "-buildvcs=false",
 		"-gcflags=all=-dwarf=false", ".")
-	command.Dir, command.Env = folder, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	command.Dir, command.Env = directory, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	command.Stdin, command.Stderr = bytes.NewReader(input), &failure
 	output, err := command.Output()
 	if err != nil {

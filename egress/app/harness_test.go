@@ -58,14 +58,14 @@ func run(ctx context.Context, name string, args ...string) (string, error) {
 // image builds the sidecar's image from the working tree.
 func image(t *testing.T) string {
 	t.Helper()
-	folder := t.TempDir()
-	if err := program.Build(t.Context(), folder, "sandbox.internal/egress/cmd/egress", "sandbox.internal/egress/cmd/egress-init"); err != nil {
+	directory := t.TempDir()
+	if err := program.Build(t.Context(), directory, "sandbox.internal/egress/cmd/egress", "sandbox.internal/egress/cmd/egress-init"); err != nil {
 		t.Fatal(err)
 	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	for _, name := range []string{"egress", "egress-init"} {
-		data, err := os.ReadFile(filepath.Join(folder, name))
+		data, err := os.ReadFile(filepath.Join(directory, name))
 		if err != nil {
 			t.Fatal(err)
 		}

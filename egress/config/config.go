@@ -54,8 +54,8 @@ type Settings struct {
 	// on, but for those of gateways. It is for networks on which containers reach one another, such
 	// as Docker's default one.
 	RefuseNeighbours bool
-	// StateDir is the folder that keeps the policy and the name servers while the egress daemon is
-	// restarted. The sandbox must not be able to write it.
+	// StateDir is the directory that keeps the policy and the name servers while the egress daemon
+	// is restarted. The sandbox must not be able to write it.
 	StateDir string
 	// LogLevel is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and
 	// worse are written.
@@ -83,7 +83,7 @@ var table = []settings.Setting[Settings]{
 	},
 	{
 		Flag: "state-dir", Env: "EGRESS_STATE_DIR", Default: "/run/egress",
-		Meaning: "folder that keeps policy and name servers while the egress daemon is restarted", Set: setStateDir,
+		Meaning: "directory that keeps policy and name servers while the egress daemon is restarted", Set: setStateDir,
 	},
 	{Flag: "log-level", Env: "EGRESS_LOG_LEVEL", Default: "6", Meaning: settings.LogLevels, Set: setLogLevel},
 }

@@ -114,8 +114,8 @@ func start(t *testing.T, text string) (*enforcer.Enforcer, *kernel, *clock, stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := t.TempDir()
-	store, err := enforcer.NewStore(folder)
+	directory := t.TempDir()
+	store, err := enforcer.NewStore(directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func start(t *testing.T, text string) (*enforcer.Enforcer, *kernel, *clock, stri
 	done := make(chan struct{})
 	go func() { defer close(done); e.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return e, k, c, folder
+	return e, k, c, directory
 }
 
 func learn(t *testing.T, e *enforcer.Enforcer, name, addr string, ttl time.Duration) error {
@@ -290,12 +290,12 @@ func TestAChangeLooksAtTheInterfacesOnce(t *testing.T) {
 }
 
 func TestThePolicySurvives(t *testing.T) {
-	e, k, _, folder := start(t, `{}`)
+	e, k, _, directory := start(t, `{}`)
 	closed := parse(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
 	if _, err := e.Replace(closed); err != nil {
 		t.Fatal(err)
 	}
-	store, err := enforcer.NewStore(folder)
+	store, err := enforcer.NewStore(directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +319,7 @@ func TestThePolicySurvives(t *testing.T) {
 		t.Errorf("held %+v, in force %+v", p, e.Policy())
 	}
 	// What cannot be read denies everything.
-	if err := os.WriteFile(filepath.Join(folder, "policy.json"), []byte(`{"defaultAction":`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, "policy.json"), []byte(`{"defaultAction":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if p, err := store.Load(policy.Policy{}); err == nil || p.DefaultAction != policy.Deny || len(p.Egress) != 0 {

@@ -19,12 +19,12 @@ var ErrDamaged = errors.New("the saved state is damaged")
 // egress daemon. The sandbox must not be able to write to the directory.
 type Store struct{ policy, nameServers string }
 
-// NewStore returns a store in the folder, which is made when it is not there.
-func NewStore(folder string) (*Store, error) {
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+// NewStore returns a store in the directory, which is made when it is not there.
+func NewStore(directory string) (*Store, error) {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
-	return &Store{policy: filepath.Join(folder, "policy.json"), nameServers: filepath.Join(folder, "name-servers.json")}, nil
+	return &Store{policy: filepath.Join(directory, "policy.json"), nameServers: filepath.Join(directory, "name-servers.json")}, nil
 }
 
 // NameServers returns the name servers that were saved. When there are none yet it takes those that

@@ -13,11 +13,11 @@ import (
 
 // TestNameServersAreFoundOnce: a later change of what they are found in has no effect.
 func TestNameServersAreFoundOnce(t *testing.T) {
-	folder := t.TempDir()
+	directory := t.TempDir()
 	first, later := netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("192.0.2.66:53")
 	ask := func(answer []netip.AddrPort, failure error) ([]netip.AddrPort, error) {
 		t.Helper()
-		store, err := enforcer.NewStore(folder)
+		store, err := enforcer.NewStore(directory)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func TestNameServersAreFoundOnce(t *testing.T) {
 			t.Errorf("when %s is found: %v, %v, want %s", answer, got, err, first)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(folder, "name-servers.json"), []byte(`["192.0.2`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, "name-servers.json"), []byte(`["192.0.2`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := ask([]netip.AddrPort{later}, nil); !errors.Is(err, enforcer.ErrDamaged) || len(got) > 0 {

@@ -1,5 +1,5 @@
 // The preview runs a web app in a sandbox and prints a link to it, which needs no key and ends with
-// the sandbox, after half an hour. Press Enter to put what has changed in the folder into the
+// the sandbox, after half an hour. Press Enter to put what has changed in the directory into the
 // sandbox; Ctrl-C ends both.
 //
 //	go run ./examples/preview [-image IMAGE] [FOLDER]
@@ -29,7 +29,7 @@ import (
 const (
 	start = "exec python3 server.py"
 	port  = 8000
-	home  = "/srv/app" // the folder of the app in the sandbox
+	home  = "/srv/app" // the directory of the app in the sandbox
 	life  = 30 * time.Minute
 	// A link may not be good for longer than its sandbox, which is made first.
 	linkLife = life - time.Minute
@@ -44,8 +44,8 @@ func main() {
 	image := flag.String("image", "sandbox/base:dev", "image with Python 3")
 	flag.Parse()
 	app, err := fs.Sub(sample, "app")
-	if folder := flag.Arg(0); folder != "" {
-		app = os.DirFS(folder)
+	if directory := flag.Arg(0); directory != "" {
+		app = os.DirFS(directory)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	home     = "/srv/project" // the folder of the project in each sandbox
+	home     = "/srv/project" // the directory of the project in each sandbox
 	testTime = 2 * time.Minute
 )
 
@@ -45,8 +45,8 @@ func main() {
 	image := flag.String("image", "sandbox/base:dev", "image with Python 3")
 	flag.Parse()
 	project, err := fs.Sub(sample, "project")
-	if folder := flag.Arg(0); folder != "" {
-		project = os.DirFS(folder)
+	if directory := flag.Arg(0); directory != "" {
+		project = os.DirFS(directory)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()

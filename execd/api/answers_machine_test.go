@@ -64,7 +64,7 @@ func conflicts(t *testing.T, transport *conform.Transport) []answer {
 	}
 }
 
-// refusedByTheKernel are requests to a daemon without rights in a folder that is closed to it.
+// refusedByTheKernel are requests to a daemon without rights in a directory that is closed to it.
 func refusedByTheKernel(t *testing.T, transport *conform.Transport) []answer {
 	dir := filepath.Join(t.TempDir(), "closed")
 	must(t, os.Mkdir(dir, 0o700))
@@ -133,8 +133,8 @@ func usersOfNoNamespace(t *testing.T, transport *conform.Transport) []answer {
 // fullDisk are requests that need more than a very small disk holds.
 func fullDisk(t *testing.T, transport *conform.Transport) []answer {
 	small, crowded, below := t.TempDir(), t.TempDir(), t.TempDir()
-	file, folder := write(t, filepath.Join(below, "file"), "x"), filepath.Join(below, "folder")
-	must(t, os.Mkdir(folder, 0o755))
+	file, directory := write(t, filepath.Join(below, "file"), "x"), filepath.Join(below, "directory")
+	must(t, os.Mkdir(directory, 0o755))
 	execd := &child{Tmpfs: map[string]string{small: "size=16k", crowded: "nr_inodes=4"}, Full: map[string]string{below: t.TempDir()}}
 	d := execd.start(t, transport)
 	t.Cleanup(func() { // nothing partial is left, as the daemon sees it
@@ -163,7 +163,7 @@ func fullDisk(t *testing.T, transport *conform.Transport) []answer {
 		full("moveFiles", "POST /files/mv", fmt.Sprintf(`[{"src":%q,"dest":%q}]`, outside, small+"/c"), small+"/c"),
 		full("setPermissions", "POST /files/permissions", fmt.Sprintf(`{%q:{"mode":600}}`, file), file),
 		full("deleteFiles", "DELETE /files"+query(file), "", file),
-		full("deleteDirectories", "DELETE /directories"+query(folder), "", folder),
+		full("deleteDirectories", "DELETE /directories"+query(directory), "", directory),
 		full("makeDirectories", "POST /directories", fmt.Sprintf(`{%q:{}}`, crowded+"/second/third/fourth"), crowded+"/second"),
 	}
 }
@@ -311,8 +311,8 @@ func successes(t *testing.T, d *daemon) {
 	response, err = d.client.GetFilesInfo(ctx, &gen.GetFilesInfoParams{Path: gen.Paths{path("a/b"), path("a/b/g.txt")}})
 	var infos gen.FileInfoByPath
 	must(t, json.Unmarshal(body(t, response, err), &infos))
-	folder, file := infos[path("a/b")], infos[path("a/b/g.txt")]
-	if len(infos) != 2 || folder.Type != gen.FileTypeDirectory || folder.Mode != 750 ||
+	directory, file := infos[path("a/b")], infos[path("a/b/g.txt")]
+	if len(infos) != 2 || directory.Type != gen.FileTypeDirectory || directory.Mode != 750 ||
 		file.Type != gen.FileTypeFile || file.Mode != 604 || file.Size != 15 || time.Since(file.ModifiedAt) > time.Minute {
 		t.Errorf("the facts are %+v", infos)
 	}

@@ -61,7 +61,7 @@ var unprovoked = map[string]string{
 	"listTerminals 500":  "works on memory",
 	"listTerminals 503":  "cut off together with its connection",
 	"watchFiles 500":     "every error of inotify(7) has a kind",
-	"uploadFiles 404":    "needs a folder that is removed while its file arrives",
+	"uploadFiles 404":    "needs a directory that is removed while its file arrives",
 
 	"claim 500": "works on memory",
 	"claim 503": "cut off together with its connection",
@@ -275,7 +275,7 @@ func invalidRequests(t *testing.T, d *daemon) []answer {
 		bad("runCommand", "negative timeout", "POST /command", `{"command":"ls","timeout":-1}`, "body/timeout", "at least 0"),
 		bad("runCommand", "endless timeout", "POST /command", `{"command":"ls","timeout":9223372036854775807}`, "body/timeout", "at most"),
 		bad("runCommand", "timeout beyond integers", "POST /command", `{"command":"ls","timeout":9223372036854775808}`, "body/timeout"),
-		bad("runCommand", "missing cwd", "POST /command", `{"command":"ls","cwd":"/no/such/folder"}`, "cwd", "/no/such/folder"),
+		bad("runCommand", "missing cwd", "POST /command", `{"command":"ls","cwd":"/no/such/directory"}`, "cwd", "/no/such/directory"),
 		bad("runCommand", "file as cwd", "POST /command", fmt.Sprintf(`{"command":"ls","cwd":%q}`, file), "cwd", "not a directory"),
 		bad("runCommand", "bad variable", "POST /command", `{"command":"ls","envs":{"A=B":"c"}}`, "envs", "A=B"),
 		bad("runCommand", "negative uid", "POST /command", `{"command":"ls","uid":-1}`, "body/uid", "at least 0"),
@@ -386,7 +386,7 @@ func missingThings(t *testing.T, d *daemon) []answer {
 		file("setPermissions", "POST /files/permissions", fmt.Sprintf(`{%q:{"mode":600}}`, gone)),
 		file("replaceInFiles", "POST /files/replace", fmt.Sprintf(`{%q:{"old":"a","new":"b"}}`, gone)),
 		file("moveFiles", "POST /files/mv", fmt.Sprintf(`[{"src":%q,"dest":%q}]`, gone, there+"2")),
-		{on: d, operation: "moveFiles", name: "folder of the target", target: "POST /files/mv", status: 404, code: "FILE_NOT_FOUND",
+		{on: d, operation: "moveFiles", name: "directory of the target", target: "POST /files/mv", status: 404, code: "FILE_NOT_FOUND",
 			body: fmt.Sprintf(`[{"src":%q,"dest":%q}]`, there, gone+"/x"), says: []string{gone}},
 	}
 }

@@ -107,9 +107,9 @@ func newTransport(t *testing.T) *conform.Transport {
 type child struct {
 	Args         []string          // flags of the daemon
 	Env          []string          // added to the test's
-	Tmpfs        map[string]string // folders that become file systems of their own, with their mount options
+	Tmpfs        map[string]string // directories that become file systems of their own, with their mount options
 	Bind         []string          // files that become mount points
-	Full         map[string]string // folders that become overlays whose upper layer, a file system in the other folder, is full
+	Full         map[string]string // directories that become overlays whose upper layer, a file system in the other directory, is full
 	Unprivileged bool              // run without any rights
 	// Users is how many users and groups its user namespace has, from 0 on; 0 leaves it in the
 	// test's.

@@ -23,9 +23,9 @@ func TestFilesOfAnother(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.Chmod(filepath.Dir(dir), 0o711))
 	closed, open, spare := filepath.Join(dir, "closed"), filepath.Join(dir, "open"), filepath.Join(dir, "spare")
-	for folder, mode := range map[string]os.FileMode{closed: 0o755, open: 0o777, spare: 0o777} {
-		must(t, os.Mkdir(folder, 0o700))
-		must(t, os.Chmod(folder, mode))
+	for directory, mode := range map[string]os.FileMode{closed: 0o755, open: 0o777, spare: 0o777} {
+		must(t, os.Mkdir(directory, 0o700))
+		must(t, os.Chmod(directory, mode))
 	}
 	execd := &child{Unprivileged: true, Env: []string{"TMPDIR=" + spare}}
 	d := execd.start(t, newTransport(t))
@@ -39,26 +39,26 @@ func TestFilesOfAnother(t *testing.T) {
 		}
 	}
 	for _, test := range []struct {
-		name, folder string
-		owner        int
-		mode         os.FileMode
-		change       func(path string) (*http.Response, error)
-		status       int
-		left         os.FileMode // the file's mode afterwards
+		name, directory string
+		owner           int
+		mode            os.FileMode
+		change          func(path string) (*http.Response, error)
+		status          int
+		left            os.FileMode // the file's mode afterwards
 	}{
-		{"replace in a closed folder", closed, 0, 0o666, replace, 200, 0o666},
+		{"replace in a closed directory", closed, 0, 0o666, replace, 200, 0o666},
 		{"replace in a file of another", open, 0, 0o646, replace, 200, 0o646},
-		{"replace in an own file in a closed folder", closed, daemon, 0o600, replace, 200, 0o600},
-		{"upload to a closed folder", closed, 0, 0o666, send(""), 200, 0o666},
+		{"replace in an own file in a closed directory", closed, daemon, 0o600, replace, 200, 0o600},
+		{"upload to a closed directory", closed, 0, 0o666, send(""), 200, 0o666},
 		{"upload over a file of another", open, 0, 0o622, send(""), 200, 0o622},
-		{"upload over an own file in a closed folder, with a mode", closed, daemon, 0o604, send(`,"mode":640`), 200, 0o640},
+		{"upload over an own file in a closed directory, with a mode", closed, daemon, 0o604, send(`,"mode":640`), 200, 0o640},
 		{"upload over a file of another, with a mode", open, 0, 0o666, send(`,"mode":600`), 403, 0o666},
 		{"upload over a file of another, with an owner", open, 0, 0o666, send(`,"owner":"65534"`), 403, 0o666},
 		{"replace in a file that is closed", open, 0, 0o644, replace, 403, 0o644},
 		{"upload over a file that is closed", closed, 0, 0o644, send(""), 403, 0o644},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			path, link := filepath.Join(test.folder, "file"), filepath.Join(open, "link")
+			path, link := filepath.Join(test.directory, "file"), filepath.Join(open, "link")
 			write(t, path, "old text")
 			must(t, os.Chmod(path, test.mode))
 			must(t, os.Chown(path, test.owner, test.owner))
@@ -83,8 +83,8 @@ func TestFilesOfAnother(t *testing.T) {
 			if owner := info.Sys().(*syscall.Stat_t).Uid; int(owner) != test.owner || info.Mode() != test.left {
 				t.Errorf("the file is of user %d, mode %v; want %d, %v", owner, info.Mode(), test.owner, test.left)
 			}
-			for _, folder := range []string{closed, open, spare} {
-				if left, _ := filepath.Glob(filepath.Join(folder, ".execd-*")); len(left) > 0 {
+			for _, directory := range []string{closed, open, spare} {
+				if left, _ := filepath.Glob(filepath.Join(directory, ".execd-*")); len(left) > 0 {
 					t.Errorf("left behind: %q", left)
 				}
 			}

@@ -114,7 +114,7 @@ func TestOddPaths(t *testing.T) {
 func oddThings(t *testing.T, dir string) []string {
 	t.Helper()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	must(t, os.Mkdir(path("folder"), 0o755))
+	must(t, os.Mkdir(path("directory"), 0o755))
 	write(t, path("file"), "abc")
 	must(t, unix.Mkfifo(path("fifo"), 0o644))
 	socket, err := net.Listen("unix", path("socket"))
@@ -126,15 +126,15 @@ func oddThings(t *testing.T, dir string) []string {
 		write(t, path("device"), "")
 	}
 	for name, target := range map[string]string{
-		"to-fifo": "fifo", "to-device": "device", "to-folder": "folder", "to-nothing": "nothing", "to-itself": "to-itself", "there": "back", "back": "there",
+		"to-fifo": "fifo", "to-device": "device", "to-directory": "directory", "to-nothing": "nothing", "to-itself": "to-itself", "there": "back", "back": "there",
 		"up": "..", "to-socket": "socket",
 	} {
 		must(t, os.Symlink(target, path(name)))
 	}
 	paths := []string{
 		path("nothing"), path("file/below"), path("fifo/below"), path("socket/below"), path("to-itself/below"), path("to-nothing/below"),
-		path(strings.Repeat("n", 256)), path(strings.Repeat("long/", 1000)), path("folder/../../") + "/" + filepath.Base(dir) + "/folder/../nothing",
-		path("up/nothing/at/all"), dir + "/folder/", dir + "/file/", dir + "/./folder/.", path("nul") + "\x00", path("no-utf8-\xff"), path("a\nb\r\tc\x1b"), path("ü✓"), path("~nobody"),
+		path(strings.Repeat("n", 256)), path(strings.Repeat("long/", 1000)), path("directory/../../") + "/" + filepath.Base(dir) + "/directory/../nothing",
+		path("up/nothing/at/all"), dir + "/directory/", dir + "/file/", dir + "/./directory/.", path("nul") + "\x00", path("no-utf8-\xff"), path("a\nb\r\tc\x1b"), path("ü✓"), path("~nobody"),
 	}
 	entries, err := os.ReadDir(dir)
 	must(t, err)
@@ -184,13 +184,13 @@ func TestNamesThatAreNotUTF8(t *testing.T) {
 	}
 }
 
-// TestExactPaths: what makes files and folders, and changes them, takes the bytes of a path that
-// JSON cannot hold.
+// TestExactPaths: what makes files and directories, and changes them, takes the bytes of a path
+// that JSON cannot hold.
 func TestExactPaths(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	dir := t.TempDir()
-	one, other, folder := filepath.Join(dir, "a\xff"), filepath.Join(dir, "a\xfe"), filepath.Join(dir, "f\xff")
+	one, other, directory := filepath.Join(dir, "a\xff"), filepath.Join(dir, "a\xfe"), filepath.Join(dir, "f\xff")
 	exact := func(path string) string { return base64.StdEncoding.EncodeToString([]byte(path)) }
 	put := func(path, rawPath string) (int, string) {
 		t.Helper()
@@ -211,12 +211,12 @@ func TestExactPaths(t *testing.T) {
 			t.Fatalf("%d %s", status, text)
 		}
 	}
-	response, err := d.client.MakeDirectories(t.Context(), gen.PermissionByPath{"/f": {RawPath: new(exact(folder)), Mode: new(1777)}})
+	response, err := d.client.MakeDirectories(t.Context(), gen.PermissionByPath{"/f": {RawPath: new(exact(directory)), Mode: new(1777)}})
 	body(t, response, err)
 	response, err = d.client.SetPermissions(t.Context(), gen.PermissionByPath{"1": {RawPath: new(exact(one)), Mode: new(2750)},
 		"2": {RawPath: new(exact(other)), Mode: new(600)}})
 	body(t, response, err)
-	for path, mode := range map[string]os.FileMode{one: 0o750 | os.ModeSetgid, other: 0o600, folder: 0o777 | os.ModeSticky | os.ModeDir} {
+	for path, mode := range map[string]os.FileMode{one: 0o750 | os.ModeSetgid, other: 0o600, directory: 0o777 | os.ModeSticky | os.ModeDir} {
 		info, err := os.Lstat(path)
 		must(t, err)
 		if info.Mode() != mode || !info.IsDir() && read(t, path) != exact(path) {

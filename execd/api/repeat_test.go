@@ -84,13 +84,13 @@ func TestRepeatedCommandsRunOnce(t *testing.T) {
 func TestWhatWasNotMadeIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	d := start(t)
-	folder := filepath.Join(t.TempDir(), "later")
-	request, err := json.Marshal(gen.CommandRequest{Command: "true", Cwd: &folder})
+	directory := filepath.Join(t.TempDir(), "later")
+	request, err := json.Marshal(gen.CommandRequest{Command: "true", Cwd: &directory})
 	must(t, err)
 	if status, _, data := d.made(t, "/command", "k1", string(request)); status != http.StatusBadRequest {
-		t.Fatalf("a folder that is missing: %d %s", status, data)
+		t.Fatalf("a directory that is missing: %d %s", status, data)
 	}
-	response, err := d.client.MakeDirectories(t.Context(), gen.PermissionByPath{folder: {}})
+	response, err := d.client.MakeDirectories(t.Context(), gen.PermissionByPath{directory: {}})
 	body(t, response, err)
 	if status, _, data := d.made(t, "/command", "k1", string(request)); status != http.StatusOK {
 		t.Errorf("once it is there: %d %s", status, data)

@@ -13,12 +13,12 @@ import (
 func TestImageWithoutAShell(t *testing.T) {
 	t.Parallel()
 	hidden := map[string]string{}
-	for _, folder := range []string{"/bin", "/usr/bin", "/usr/local/bin"} {
-		if resolved, err := filepath.EvalSymlinks(folder); err == nil {
+	for _, directory := range []string{"/bin", "/usr/bin", "/usr/local/bin"} {
+		if resolved, err := filepath.EvalSymlinks(directory); err == nil {
 			hidden[resolved] = "size=1m"
 		}
 	}
-	d := (&child{Tmpfs: hidden, Env: []string{"PATH=/no/such/folder"}}).start(t, newTransport(t))
+	d := (&child{Tmpfs: hidden, Env: []string{"PATH=/no/such/directory"}}).start(t, newTransport(t))
 	tests := []struct {
 		name, line string
 		stdout     string

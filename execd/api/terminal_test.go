@@ -289,7 +289,7 @@ func terminalRefusals(t *testing.T, d *daemon, transport *conform.Transport) []a
 		bad("startTerminal", "no rows", "POST /pty", `{"rows":0}`, "body/rows", "at least 1"),
 		bad("startTerminal", "too many columns", "POST /pty", `{"cols":65536}`, "body/cols", "at most"),
 		bad("startTerminal", "unknown program", "POST /pty", `{"command":"no-such-program"}`, "command", "no-such-program"),
-		bad("startTerminal", "missing cwd", "POST /pty", `{"cwd":"/no/such/folder"}`, "cwd", "/no/such/folder"),
+		bad("startTerminal", "missing cwd", "POST /pty", `{"cwd":"/no/such/directory"}`, "cwd", "/no/such/directory"),
 		bad("attachTerminal", "no WebSocket", "GET /pty/"+id+"/attach", "", "WebSocket"),
 		{on: d, operation: "attachTerminal", target: "GET /pty/" + id + "/attach", status: 403, code: "FORBIDDEN", says: []string{"header Origin", "evil.example"},
 			header: map[string]string{

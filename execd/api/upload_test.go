@@ -48,7 +48,7 @@ func TestUploadPairs(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	dir := t.TempDir()
-	want := map[string]string{"a.txt": "first", "new/folder/b.bin": "\x00\xff\r\n--b--", "empty": ""}
+	want := map[string]string{"a.txt": "first", "new/directory/b.bin": "\x00\xff\r\n--b--", "empty": ""}
 	var data bytes.Buffer
 	form := multipart.NewWriter(&data)
 	for name, content := range want {
@@ -95,7 +95,7 @@ func TestModeZero(t *testing.T) {
 		response, err := d.client.UploadFilesWithBody(t.Context(), nil, form.FormDataContentType(), &data)
 		body(t, response, err)
 	}
-	file, folder := filepath.Join(dir, "file"), filepath.Join(dir, "folder")
+	file, directory := filepath.Join(dir, "file"), filepath.Join(dir, "directory")
 	for _, step := range []struct {
 		name string
 		do   func()
@@ -117,9 +117,9 @@ func TestModeZero(t *testing.T) {
 			body(t, response, err)
 		}, "file", 0},
 		{"directory", func() {
-			response, err := d.client.MakeDirectories(t.Context(), gen.PermissionByPath{folder: {Mode: new(0)}})
+			response, err := d.client.MakeDirectories(t.Context(), gen.PermissionByPath{directory: {Mode: new(0)}})
 			body(t, response, err)
-		}, "folder", 0},
+		}, "directory", 0},
 	} {
 		step.do()
 		if got := mode(step.of); got != step.want {

@@ -16,11 +16,11 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// forest makes folders with files in them, and a file that comes behind them.
-func forest(t *testing.T, folders, each int) string {
+// forest makes directories with files in them, and a file that comes behind them.
+func forest(t *testing.T, directories, each int) string {
 	t.Helper()
 	root := t.TempDir()
-	for i := range folders {
+	for i := range directories {
 		dir := fmt.Sprintf("%s/%04d", root, i)
 		must(t, os.Mkdir(dir, 0o755))
 		for j := range each {
@@ -82,7 +82,8 @@ func TestWalkThatFailsOnTheWayIsCut(t *testing.T) {
 	response, err := client.Get(d.url + "/files/search?path=" + url.QueryEscape(root))
 	must(t, err)
 	defer response.Body.Close()
-	// At one moment: a walk that meets a tree during its removal may leave out what is gone, and end.
+	// At one moment: a walk that meets a tree during its removal may leave out what is gone, and
+	// end.
 	must(t, os.Rename(root, root+".moved"))
 	if read, err := io.Copy(io.Discard, response.Body); err == nil || response.StatusCode != http.StatusOK {
 		t.Errorf("status %d, and %d bytes end in order", response.StatusCode, read)

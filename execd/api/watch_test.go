@@ -87,7 +87,7 @@ func watchRefusals(t *testing.T, d *daemon) []answer {
 	}
 }
 
-// watchSuccesses watches a folder that nothing happens to.
+// watchSuccesses watches a directory that nothing happens to.
 func watchSuccesses(t *testing.T, d *daemon) {
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()

@@ -157,13 +157,13 @@ func (c *ptyClient) typed(text string) { c.t.Helper(); c.send(websocket.MessageB
 func TestPTYOfOpenSandbox(t *testing.T) {
 	t.Parallel()
 	d := start(t, config.Settings{AccessToken: token})
-	folder := filepath.Join(t.TempDir(), "made")
-	session := d.pty(t, `{"cwd":"`+folder+`","command":null}`)
+	directory := filepath.Join(t.TempDir(), "made")
+	session := d.pty(t, `{"cwd":"`+directory+`","command":null}`)
 	d.want(t, "GET "+session, "", 200, `"launch_attempted":false`)
 
 	first := d.connect(t, session+"/ws")
 	first.typed("pwd; echo one-$((40+2))\n")
-	first.until(folder)
+	first.until(directory)
 	first.until("one-42")
 	if !strings.HasPrefix(first.text, `{"type":"connected","session_id":"`+strings.TrimPrefix(session, "/pty/")+`","mode":"pty"}`) {
 		t.Errorf("the first message is %s", first.text)
@@ -254,7 +254,7 @@ func TestPTYRefusals(t *testing.T) {
 	failing := d.connect(t, d.pty(t, `{"cwd":"/dev/null"}`)+"/ws")
 	failing.end(websocket.StatusInternalError, "START_FAILED")
 	if !strings.Contains(failing.text, `"code":"START_FAILED"`) {
-		t.Errorf("a start in no folder: %s", failing.text)
+		t.Errorf("a start in no directory: %s", failing.text)
 	}
 	// A command is run by the shell, and its last output comes before its end.
 	once := d.connect(t, d.pty(t, `{"command":"echo out-$((40+2)); exit 3"}`)+"/ws")

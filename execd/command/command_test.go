@@ -198,8 +198,8 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"empty command", "command:", command.Spec{Command: " "}},
 		{"NUL", "command:", command.Spec{Command: "a\x00b"}},
-		{"missing folder", "cwd:", command.Spec{Command: "true", Dir: "/no/such/folder"}},
-		{"file as folder", "cwd:", command.Spec{Command: "true", Dir: "/etc/passwd"}},
+		{"missing directory", "cwd:", command.Spec{Command: "true", Dir: "/no/such/directory"}},
+		{"file as directory", "cwd:", command.Spec{Command: "true", Dir: "/etc/passwd"}},
 		{"variable name", "envs:", command.Spec{Command: "true", Env: map[string]string{"a=b": "c"}}},
 		{"too long", "envs:", command.Spec{Command: "true", Env: map[string]string{"LONG": strings.Repeat("x", 1<<20)}}},
 	} {
@@ -212,7 +212,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestEnvironmentUserAndFolder(t *testing.T) {
+func TestEnvironmentUserAndDirectory(t *testing.T) {
 	m := newManager(t, func(o *command.Options) { o.Env = append(o.Env, "EXECD_ACCESS_TOKEN=secret", "KEEP=1") })
 	uid := uint32(65534)
 	c := start(t, m, command.Spec{

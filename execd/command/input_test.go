@@ -139,8 +139,8 @@ func TestInputThatDoesNotFit(t *testing.T) {
 
 func TestInputPushesBack(t *testing.T) {
 	m := newManager(t)
-	folder := t.TempDir()
-	c := start(t, m, command.Spec{Command: "until test -e go; do sleep 0.01; done; cksum", Dir: folder, Input: true})
+	directory := t.TempDir()
+	c := start(t, m, command.Spec{Command: "until test -e go; do sleep 0.01; done; cksum", Dir: directory, Input: true})
 	data := bytes.Repeat([]byte("x"), 1<<20)
 	body := &counted{Reader: bytes.NewReader(data)}
 	begin := time.Now()
@@ -154,7 +154,7 @@ func TestInputPushesBack(t *testing.T) {
 	if ahead := int64(body.read) - state.Offset; ahead > 32<<10 {
 		t.Errorf("%d bytes were read and not written", ahead)
 	}
-	if err := os.WriteFile(folder+"/go", nil, 0o600); err != nil {
+	if err := os.WriteFile(directory+"/go", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for at := state.Offset; at < int64(len(data)); at = state.Offset {

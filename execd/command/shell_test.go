@@ -30,11 +30,11 @@ func TestLongCommandLines(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			folder := publicFolder(t)
-			if err := os.Symlink(program, filepath.Join(folder, "bash")); err != nil { // the first that is looked for
+			directory := publicDirectory(t)
+			if err := os.Symlink(program, filepath.Join(directory, "bash")); err != nil { // the first that is looked for
 				t.Fatal(err)
 			}
-			m := newManager(t, func(o *command.Options) { o.Dir, o.Env = "/", []string{"PATH=" + folder + ":/usr/bin:/bin"} })
+			m := newManager(t, func(o *command.Options) { o.Dir, o.Env = "/", []string{"PATH=" + directory + ":/usr/bin:/bin"} })
 			short := outputOf(t, m, spec, `echo "$0"; ls /proc/self/fd`)
 			sizes := []int{64 << 10, 64<<10 + 1, 128<<10 - 1, 128 << 10, 2_000_000}
 			if name == "dash" { // the fastest
@@ -62,18 +62,18 @@ func TestLongCommandLines(t *testing.T) {
 	}
 }
 
-// publicFolder makes a folder that every user may enter.
-func publicFolder(t *testing.T) string {
+// publicDirectory makes a directory that every user may enter.
+func publicDirectory(t *testing.T) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("/tmp", "shell-")
+	directory, err := os.MkdirTemp("/tmp", "shell-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(folder) })
-	if err := os.Chmod(folder, 0o755); err != nil {
+	t.Cleanup(func() { os.RemoveAll(directory) })
+	if err := os.Chmod(directory, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return folder
+	return directory
 }
 
 // outputOf runs a command line and returns what it wrote to its standard output.

@@ -29,8 +29,8 @@ const (
 	maxPTYs = 200
 	// maxPTYCommand bounds the command of one, in bytes, as the kernel does.
 	maxPTYCommand = 128 << 10
-	// leaveTime is how long a client waits for another one to leave: the connection of that may have
-	// been closed just now.
+	// leaveTime is how long a client waits for another one to leave: the connection of that may
+	// have been closed just now.
 	leaveTime = 500 * time.Millisecond
 )
 
@@ -93,8 +93,8 @@ func (h *handler) createPTY(c echo.Context) error {
 	}
 	if body.Cwd != "" {
 		if _, err := os.Stat(body.Cwd); errors.Is(err, fs.ErrNotExist) {
-			folder := map[string]any{body.Cwd: map[string]any{"mode": 755}}
-			if _, err := h.ask(c.Request(), http.MethodPost, "/directories", folder); err != nil {
+			directory := map[string]any{body.Cwd: map[string]any{"mode": 755}}
+			if _, err := h.ask(c.Request(), http.MethodPost, "/directories", directory); err != nil {
 				return err
 			}
 		}

@@ -29,15 +29,15 @@ const maxSessions = 1000
 
 // sessions are shells that seem to go on from one command to the next: each command is one of
 // execd, whose shell starts with what the one before has left behind. Its variables, functions and
-// working directory are kept in a folder.
+// working directory are kept in a directory.
 type sessions struct {
 	mu   sync.Mutex
 	byID map[string]*session
 }
 
 type session struct {
-	folder string
-	lock   chan struct{} // has one element while a command runs
+	directory string
+	lock      chan struct{} // has one element while a command runs
 
 	mu      sync.Mutex
 	started chan struct{} // closed when the command that holds the lock was started or refused; nil when none holds it
@@ -45,7 +45,7 @@ type session struct {
 	ended   bool
 }
 
-// script runs a session's command. The folder is the quoted one of the session; the working
+// script runs a session's command. The directory is the quoted one of the session; the working
 // directory is that of the script. A shell that is not bash keeps what is exported, and execd's own
 // shell the working directory. Read-only variables cannot be set again, so they are left out.
 const script = `set -- "$PWD"
@@ -64,7 +64,7 @@ __session_keep() {
 		export -p
 	fi 2>/dev/null >"$__session/state.new" &&
 		mv -f "$__session/state.new" "$__session/state" 2>/dev/null
-	pwd >"$__session/folder"
+	pwd >"$__session/directory"
 }
 trap __session_keep EXIT
 . "$__session/command"
@@ -94,20 +94,20 @@ func (h *handler) createSession(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"session_id": id})
 }
 
-// add makes a session whose first command runs in a folder, the default when it is empty.
+// add makes a session whose first command runs in a directory, the default when it is empty.
 func (s *sessions) add(cwd string) (id string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.byID) >= maxSessions {
 		return "", &serve.Problem{Status: http.StatusServiceUnavailable, Message: "there are too many sessions: delete some, and try again"}
 	}
-	folder, err := os.MkdirTemp("", "execd-session-")
+	directory, err := os.MkdirTemp("", "execd-session-")
 	if err != nil {
 		return "", err
 	}
 	if cwd != "" {
-		if err := writeNew(filepath.Join(folder, "folder"), cwd+"\n"); err != nil {
-			return "", errors.Join(err, remove.All(context.Background(), folder))
+		if err := writeNew(filepath.Join(directory, "directory"), cwd+"\n"); err != nil {
+			return "", errors.Join(err, remove.All(context.Background(), directory))
 		}
 	}
 	var random [16]byte
@@ -116,7 +116,7 @@ func (s *sessions) add(cwd string) (id string, err error) {
 	if s.byID == nil {
 		s.byID = map[string]*session{}
 	}
-	s.byID[id] = &session{folder: folder, lock: make(chan struct{}, 1)}
+	s.byID[id] = &session{directory: directory, lock: make(chan struct{}, 1)}
 	return id, nil
 }
 
@@ -168,14 +168,14 @@ func (h *handler) runInSession(c echo.Context) error {
 		return err
 	}
 	defer s.leave()
-	if err := writeNew(filepath.Join(s.folder, "command"), body.Command+"\n"); err != nil {
+	if err := writeNew(filepath.Join(s.directory, "command"), body.Command+"\n"); err != nil {
 		return err
 	}
-	request := map[string]any{"command": strings.Replace(script, "FOLDER", quote(s.folder), 1), "timeout": body.Timeout}
+	request := map[string]any{"command": strings.Replace(script, "FOLDER", quote(s.directory), 1), "timeout": body.Timeout}
 	if body.Cwd != "" {
 		request["cwd"] = body.Cwd
-	} else if folder := s.workingFolder(); folder != "" {
-		request["cwd"] = folder
+	} else if directory := s.workingDirectory(); directory != "" {
+		request["cwd"] = directory
 	}
 	encoded, err := json.Marshal(request)
 	if err != nil {
@@ -251,10 +251,10 @@ func (s *session) leave() {
 	<-s.lock
 }
 
-// workingFolder returns where the command before was in the end, "" for the default, which also
-// stands for a folder that is gone.
-func (s *session) workingFolder() string {
-	kept, err := os.OpenFile(filepath.Join(s.folder, "folder"), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+// workingDirectory returns where the command before was in the end, "" for the default, which also
+// stands for a directory that is gone.
+func (s *session) workingDirectory() string {
+	kept, err := os.OpenFile(filepath.Join(s.directory, "directory"), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return ""
 	}
@@ -263,11 +263,11 @@ func (s *session) workingFolder() string {
 	if err != nil {
 		return ""
 	}
-	folder := strings.TrimSuffix(string(text), "\n")
-	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
+	directory := strings.TrimSuffix(string(text), "\n")
+	if info, err := os.Stat(directory); err != nil || !info.IsDir() {
 		return ""
 	}
-	return folder
+	return directory
 }
 
 // writeNew writes a file that takes the place of what the sandbox may have put there.
@@ -299,7 +299,7 @@ func (h *handler) deleteSession(c echo.Context) error {
 			return err
 		}
 	}
-	if err := remove.All(context.WithoutCancel(c.Request().Context()), s.folder); err != nil {
+	if err := remove.All(context.WithoutCancel(c.Request().Context()), s.directory); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, struct{}{})

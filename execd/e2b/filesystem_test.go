@@ -32,7 +32,7 @@ func TestStat(t *testing.T) {
 	must(t, os.Chown(file, nobodyID, nobodyID))
 	must(t, os.Chtimes(file, time.Time{}, time.Date(2024, 2, 3, 4, 5, 6, 120_000_000, time.UTC)))
 	must(t, os.Symlink("file", dir+"/link"))
-	must(t, os.Symlink(dir, dir+"/folder"))
+	must(t, os.Symlink(dir, dir+"/directory"))
 	must(t, os.Symlink("nothing", dir+"/broken"))
 	must(t, syscall.Mkfifo(dir+"/fifo", 0o600))
 	must(t, os.Mkdir(dir+"/sticky", 0o755))
@@ -47,12 +47,12 @@ func TestStat(t *testing.T) {
 		t.Errorf("%d %s, want %s", status, data, want)
 	}
 	for name, want := range map[string]map[string]any{
-		"link":   {"type": "FILE_TYPE_FILE", "symlinkTarget": file, "size": "4", "mode": 416.0, "permissions": "Lrwxrwxrwx"},
-		"folder": {"type": "FILE_TYPE_DIRECTORY", "symlinkTarget": dir},
-		"broken": {"type": "FILE_TYPE_SYMLINK", "symlinkTarget": dir + "/broken"},
-		"fifo":   {"type": nil, "permissions": "prw-------"},
-		"sticky": {"type": "FILE_TYPE_DIRECTORY", "permissions": "dtrwxrwxrwx", "symlinkTarget": nil},
-		"empty":  {"size": nil, "modifiedTime": "1970-01-01T00:00:00Z"},
+		"link":      {"type": "FILE_TYPE_FILE", "symlinkTarget": file, "size": "4", "mode": 416.0, "permissions": "Lrwxrwxrwx"},
+		"directory": {"type": "FILE_TYPE_DIRECTORY", "symlinkTarget": dir},
+		"broken":    {"type": "FILE_TYPE_SYMLINK", "symlinkTarget": dir + "/broken"},
+		"fifo":      {"type": nil, "permissions": "prw-------"},
+		"sticky":    {"type": "FILE_TYPE_DIRECTORY", "permissions": "dtrwxrwxrwx", "symlinkTarget": nil},
+		"empty":     {"size": nil, "modifiedTime": "1970-01-01T00:00:00Z"},
 	} {
 		entry := e.entries(t, "Stat", nil, quote(dir+"/"+name))[0]
 		for key, value := range want {

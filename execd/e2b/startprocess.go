@@ -148,7 +148,7 @@ func (h *handler) startTerminal(r *http.Request, as account, in *startRequest, l
 	return started, nil
 }
 
-// workingDirectory returns the absolute path of the folder that a process starts in.
+// workingDirectory returns the absolute path of the directory that a process starts in.
 func (a account) workingDirectory(given string) string {
 	if given == "" {
 		return a.directory

@@ -20,7 +20,7 @@ const (
 )
 
 // copyACL gives a file the ACL of the one at from, or none where that has none: a new file has one
-// that its folder gives it. Where nothing is at from, and on file systems without ACLs, it does
+// that its directory gives it. Where nothing is at from, and on file systems without ACLs, it does
 // nothing. Until the file gets its mode, only its owner may use it.
 func copyACL(to *os.File, from string) error {
 	acl, err := readACL(from)

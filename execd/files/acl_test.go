@@ -56,12 +56,12 @@ func TestReplacedFilesKeepTheirACL(t *testing.T) {
 		}
 	}
 	for _, test := range []struct {
-		name   string
-		acl    string // of the file
-		folder string // the default in its folder
-		change func(t *testing.T, f *files.Files, path string)
-		want   string
-		mode   int
+		name      string
+		acl       string // of the file
+		directory string // the default in its directory
+		change    func(t *testing.T, f *files.Files, path string)
+		want      string
+		mode      int
 	}{
 		{"replace", aclOf(6), "", replace, aclOf(6), 660},
 		{"replace where new files have another", aclOf(6), aclOf(7), replace, aclOf(6), 660},
@@ -79,8 +79,8 @@ func TestReplacedFilesKeepTheirACL(t *testing.T) {
 			if test.acl != "" {
 				must(t, unix.Setxattr(path, accessACL, []byte(test.acl), 0))
 			}
-			if test.folder != "" {
-				must(t, unix.Setxattr(disk, defaultACL, []byte(test.folder), 0))
+			if test.directory != "" {
+				must(t, unix.Setxattr(disk, defaultACL, []byte(test.directory), 0))
 			}
 			test.change(t, f, path)
 			wantEqual(t, "content", read(t, path), "new")
@@ -92,8 +92,8 @@ func TestReplacedFilesKeepTheirACL(t *testing.T) {
 	}
 }
 
-// TestNewFilesHaveTheACLOfTheirFolder: nothing is there whose own they could have.
-func TestNewFilesHaveTheACLOfTheirFolder(t *testing.T) {
+// TestNewFilesHaveTheACLOfTheirDirectory: nothing is there whose own they could have.
+func TestNewFilesHaveTheACLOfTheirDirectory(t *testing.T) {
 	f, _ := newFiles(t)
 	disk := mountTmpfs(t, "size=1m")
 	must(t, unix.Setxattr(disk, defaultACL, []byte(aclOf(6)), 0))

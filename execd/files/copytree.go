@@ -13,9 +13,9 @@ import (
 
 // treeCopy copies a tree. What has several names in it has as many in the copy.
 type treeCopy struct {
-	// links is a folder in the copy's file system where everything that has more than one name gets
-	// one more, which says what it is a copy of. Whoever made the folder removes it. The names lie
-	// there and not in memory because a tree can have any number of them.
+	// links is a directory in the copy's file system where everything that has more than one name
+	// gets one more, which says what it is a copy of. Whoever made the directory removes it. The
+	// names lie there and not in memory because a tree can have any number of them.
 	links string
 }
 
@@ -109,7 +109,8 @@ func copyFile(src, dest string) error {
 	return out.Sync()
 }
 
-// nameBatch is how many names of a folder are held at once: it may have more than fit into memory.
+// nameBatch is how many names of a directory are held at once: it may have more than fit into
+// memory.
 const nameBatch = 256
 
 func (t treeCopy) copyDirectory(ctx context.Context, src, dest string) error {
@@ -127,7 +128,7 @@ func (t treeCopy) copyDirectory(ctx context.Context, src, dest string) error {
 			return err
 		}
 		if more = len(names) == nameBatch; !more {
-			dir.Close() // a deep tree of small folders needs no file per level
+			dir.Close() // a deep tree of small directories needs no file per level
 		}
 		for _, name := range names {
 			if err := t.copy(ctx, filepath.Join(src, name), filepath.Join(dest, name)); err != nil {

@@ -95,16 +95,16 @@ func makeDirectory(path string, owner *Owner) (missing []string, err error) {
 		return nil, conflict(path, "a parent exists and is not a directory")
 	case errors.Is(err, fs.ErrNotExist) && len(missing) > 0 && isDirectory(filepath.Dir(missing[len(missing)-1])):
 		// What the kernel says in /proc. It is not a parent that is missing.
-		return nil, &Error{Kind: KindPermission, Path: path, Msg: "its folder takes no new files", Err: err}
+		return nil, &Error{Kind: KindPermission, Path: path, Msg: "its directory takes no new files", Err: err}
 	}
 	return nil, classify(path, err)
 }
 
-// removeMade removes folders that makeDirectory has made. It fails where nothing was made, and
+// removeMade removes directories that makeDirectory has made. It fails where nothing was made, and
 // where another process has put something in: both are as they should be.
-func removeMade(folders []string) {
-	for _, folder := range folders {
-		_ = unix.Rmdir(folder)
+func removeMade(directories []string) {
+	for _, directory := range directories {
+		_ = unix.Rmdir(directory)
 	}
 }
 

@@ -14,12 +14,12 @@
 //   - Errors that a caller can act on are *Error values of a closed set of kinds (KindOf); all
 //     others are internal.
 //
-// New content is written to a temporary file in the target's folder, flushed to disk and renamed,
-// so a reader sees the old content or the new one, never a half. Files that cannot be replaced by a
-// file of the daemon (a mount point; where the daemon is not root, a file of another user or in a
-// directory that is closed to it) are written in place instead. The names of temporary files start
-// with TempPrefix; only a daemon that was killed leaves one behind, and it can be removed at any
-// time.
+// New content is written to a temporary file in the target's directory, flushed to disk and
+// renamed, so a reader sees the old content or the new one, never a half. Files that cannot be
+// replaced by a file of the daemon (a mount point; where the daemon is not root, a file of another
+// user or in a directory that is closed to it) are written in place instead. The names of temporary
+// files start with TempPrefix; only a daemon that was killed leaves one behind, and it can be
+// removed at any time.
 package files
 
 import (
@@ -33,7 +33,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TempPrefix starts the name of every temporary file and folder that this package makes.
+// TempPrefix starts the name of every temporary file and directory that this package makes.
 const TempPrefix = ".execd-"
 
 // Options says where a Files finds its way.

@@ -51,7 +51,7 @@ func (f *Files) Info(paths []string) (map[string]Info, error) {
 	return out, nil
 }
 
-// infoAt describes what name means in the folder dirfd; path is what the description is to say.
+// infoAt describes what name means in the directory dirfd; path is what the description is to say.
 func infoAt(dirfd int, name, path string, flags int, names *names) (Info, error) {
 	st, err := statAt(dirfd, name, path, flags)
 	if err != nil {

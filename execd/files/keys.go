@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// keys are the first of a folder's names in their order, as many as fit into limit bytes. The names
-// are in one piece of memory: a string for each would take several times as much.
+// keys are the first of a directory's names in their order, as many as fit into limit bytes. The
+// names are in one piece of memory: a string for each would take several times as much.
 type keys struct {
 	limit int
 	text  []byte

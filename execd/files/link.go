@@ -54,12 +54,12 @@ func (f *Files) Symlink(meta UploadMeta, target []byte) (Uploaded, error) {
 
 // placeLink makes a link beside the path, and renames it to the path.
 func (f *Files) placeLink(path, target string, asked attributes) error {
-	folder := filepath.Dir(path)
-	made, err := makeDirectory(folder, nil)
+	directory := filepath.Dir(path)
+	made, err := makeDirectory(directory, nil)
 	if err != nil {
 		return err
 	}
-	beside := filepath.Join(folder, TempPrefix+"link-"+rand.Text())
+	beside := filepath.Join(directory, TempPrefix+"link-"+rand.Text())
 	if err := os.Symlink(target, beside); err != nil {
 		removeMade(made)
 		return classify(path, err)
@@ -81,7 +81,7 @@ func (f *Files) placeLink(path, target string, asked attributes) error {
 		}
 		return classify(path, err)
 	}
-	return classify(path, syncDirectory(folder))
+	return classify(path, syncDirectory(directory))
 }
 
 // isDirectoryItself reports whether a directory is at the path, and not a link to one.
@@ -90,8 +90,8 @@ func isDirectoryItself(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// linkAt returns the target of the symbolic link that name means in the folder dirfd; "" when it is
-// none any more.
+// linkAt returns the target of the symbolic link that name means in the directory dirfd; "" when it
+// is none any more.
 func linkAt(dirfd int, name string) string {
 	target := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(dirfd, name, target)

@@ -47,8 +47,8 @@ func TestSymlink(t *testing.T) {
 func TestSymlinkRefusals(t *testing.T) {
 	t.Parallel()
 	f, dir := newFiles(t)
-	folder := filepath.Join(dir, "folder")
-	if err := os.Mkdir(folder, 0o700); err != nil {
+	directory := filepath.Join(dir, "directory")
+	if err := os.Mkdir(directory, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	never := filepath.Join(dir, "parent", "never")
@@ -64,7 +64,7 @@ func TestSymlinkRefusals(t *testing.T) {
 		"mode":          {files.UploadMeta{Path: never, Permission: files.Permission{Mode: &mode}}, "a", files.KindInvalid},
 		"other content": {files.UploadMeta{Path: never, Digest: "sha-256=:" + strings.Repeat("A", 43) + "=:"}, "a", files.KindInvalid},
 		"slash":         {files.UploadMeta{Path: never + "/"}, "a", files.KindInvalid},
-		"directory":     {files.UploadMeta{Path: folder}, "a", files.KindConflict},
+		"directory":     {files.UploadMeta{Path: directory}, "a", files.KindConflict},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := f.Symlink(c.meta, []byte(c.target))

@@ -20,7 +20,7 @@ type MoveEntry struct {
 	Dest string
 }
 
-// Move moves files, links and directories, in order. The folder of a target must exist
+// Move moves files, links and directories, in order. The directory of a target must exist
 // (KindNotFound) and nothing may be at the target, not even an empty directory (KindConflict). A
 // later entry sees what the earlier ones do, so a swap over a third name works. Errors name the
 // entry, counted from 1; when an entry fails after the check, those before it stay moved.
@@ -87,11 +87,11 @@ func (f *Files) planMove(plan movePlan, entry MoveEntry) (move, error) {
 	if _, inside := below(dest, src); inside {
 		return move{}, invalid(dest, "is inside %s, which cannot be moved into itself", src)
 	}
-	folder := filepath.Dir(dest)
-	if info, err := plan.stat(folder, os.Stat); err != nil {
-		return move{}, classify(folder, err)
+	directory := filepath.Dir(dest)
+	if info, err := plan.stat(directory, os.Stat); err != nil {
+		return move{}, classify(directory, err)
 	} else if !info.IsDir() {
-		return move{}, invalid(folder, "is not a directory, so it cannot hold %s", filepath.Base(dest))
+		return move{}, invalid(directory, "is not a directory, so it cannot hold %s", filepath.Base(dest))
 	}
 	return move{src: src, dest: dest}, nil
 }
@@ -204,8 +204,8 @@ func renameNoReplace(src, dest string) error {
 // copyAndRemove moves by copying to a temporary name beside the target, which then gets its real
 // name in one step.
 func (m move) copyAndRemove(ctx context.Context) (err error) {
-	folder := filepath.Dir(m.dest)
-	temp, err := os.MkdirTemp(folder, TempPrefix+"move-*")
+	directory := filepath.Dir(m.dest)
+	temp, err := os.MkdirTemp(directory, TempPrefix+"move-*")
 	if err != nil {
 		return classify(m.dest, err)
 	}
@@ -227,7 +227,7 @@ func (m move) copyAndRemove(ctx context.Context) (err error) {
 		}
 		return classify(m.dest, err)
 	}
-	if err := syncDirectory(folder); err != nil {
+	if err := syncDirectory(directory); err != nil {
 		return classify(m.dest, err)
 	}
 	return classify(m.src, remove.All(context.WithoutCancel(ctx), m.src)) // everything is at the target

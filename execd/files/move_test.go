@@ -54,8 +54,8 @@ func TestMoveChecksAllBeforeTheFirstChange(t *testing.T) {
 		{"target is a broken link", "b", "broken", files.KindConflict, "/broken: exists"},
 		{"target is the source", "b", "b", files.KindConflict, "/b: exists"},
 		{"target was made by the entry before", "b", "moved", files.KindConflict, "/moved: exists"},
-		{"missing folder", "b", "none/b", files.KindNotFound, "/none: no such file"},
-		{"folder is a file", "b", "dir/file/b", files.KindInvalid, "/dir/file: is not a directory"},
+		{"missing directory", "b", "none/b", files.KindNotFound, "/none: no such file"},
+		{"directory is a file", "b", "dir/file/b", files.KindInvalid, "/dir/file: is not a directory"},
 		{"into itself", "dir", "dir/sub", files.KindInvalid, "/dir/sub: is inside"},
 		{"empty source", "", "x", files.KindInvalid, "src: path: must not be empty"},
 		{"empty target", "b", "", files.KindInvalid, "dest: path: must not be empty"},
@@ -128,8 +128,8 @@ func TestMoveBetweenFileSystems(t *testing.T) {
 	wantNoTemporary(t, disk)
 }
 
-// TestMoveBetweenFileSystemsKeepsHardLinks: of whatever can have several names, in whatever folders
-// of the tree they are.
+// TestMoveBetweenFileSystemsKeepsHardLinks: of whatever can have several names, in whatever
+// directories of the tree they are.
 func TestMoveBetweenFileSystemsKeepsHardLinks(t *testing.T) {
 	f, root := newFiles(t)
 	disk := mountTmpfs(t, "")
@@ -175,9 +175,9 @@ func (c *countingContext) Err() error {
 	return c.Context.Err()
 }
 
-// TestMoveOfAFolderWithManyNames: they may be more than fit into memory. A move asks before each
+// TestMoveOfADirectoryWithManyNames: they may be more than fit into memory. A move asks before each
 // whether it is to go on.
-func TestMoveOfAFolderWithManyNames(t *testing.T) {
+func TestMoveOfADirectoryWithManyNames(t *testing.T) {
 	f, _ := newFiles(t)
 	disk, root := mountTmpfs(t, ""), mountTmpfs(t, "")
 	const count = 3_000

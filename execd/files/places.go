@@ -15,7 +15,7 @@ type places struct {
 	held map[place]*holders
 }
 
-// place is a name in a folder, whatever links and mounts lead there.
+// place is a name in a directory, whatever links and mounts lead there.
 type place struct {
 	dev, ino uint64
 	name     string
@@ -26,13 +26,13 @@ type holders struct {
 	count int // with those that wait
 }
 
-// lock waits until no other caller has the path. Its folder must exist.
+// lock waits until no other caller has the path. Its directory must exist.
 func (p *places) lock(path string) (unlock func(), err error) {
-	var folder unix.Stat_t
-	if err := unix.Stat(filepath.Dir(path), &folder); err != nil {
+	var directory unix.Stat_t
+	if err := unix.Stat(filepath.Dir(path), &directory); err != nil {
 		return nil, classify(path, err)
 	}
-	key := place{folder.Dev, folder.Ino, filepath.Base(path)}
+	key := place{directory.Dev, directory.Ino, filepath.Base(path)}
 	p.mu.Lock()
 	if p.held == nil {
 		p.held = make(map[place]*holders)

@@ -10,34 +10,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// staged is new content on its way to a target: a temporary file in the target's folder, or in the
-// nearest folder above it that exists, because a rename is atomic only within a file system.
+// staged is new content on its way to a target: a temporary file in the target's directory, or in
+// the nearest directory above it that exists, because a rename is atomic only within a file system.
 // Exactly one of commit and discard is effective; discard after commit does nothing.
 type staged struct {
 	target  string // absolute, no symbolic link
 	file    *os.File
 	read    *unix.Stat_t // the target before the new content was made from it; nil when it was not
-	parents *Owner       // of the folders that commit makes; nil is the daemon
+	parents *Owner       // of the directories that commit makes; nil is the daemon
 	places  *places
 	// inPlace is true when the target is to be written to, because no file of this process's can
-	// take its place: the folder is closed to it, the target's owner is another user, or the target
-	// is a mount point.
+	// take its place: the directory is closed to it, the target's owner is another user, or the
+	// target is a mount point.
 	inPlace bool
 	done    bool
 }
 
-// stage makes the temporary file in a folder; purpose becomes part of its name. For a target that
-// can be written to in a folder that cannot, it is in the folder for temporary files.
-func (f *Files) stage(target, folder, purpose string) (*staged, error) {
-	file, err := os.CreateTemp(folder, TempPrefix+purpose+"-*")
+// stage makes the temporary file in a directory; purpose becomes part of its name. For a target
+// that can be written to in a directory that cannot, it is in the directory for temporary files.
+func (f *Files) stage(target, directory, purpose string) (*staged, error) {
+	file, err := os.CreateTemp(directory, TempPrefix+purpose+"-*")
 	if refused(err) && writable(target) {
 		if elsewhere, failed := os.CreateTemp("", TempPrefix+purpose+"-*"); failed == nil {
 			return &staged{target: target, file: elsewhere, places: &f.places, inPlace: true}, nil
 		}
 	}
-	if errors.Is(err, fs.ErrNotExist) && isDirectory(folder) {
-		// What the kernel says in /proc. It is not the folder that is missing.
-		return nil, &Error{Kind: KindPermission, Path: target, Msg: "its folder takes no new files", Err: err}
+	if errors.Is(err, fs.ErrNotExist) && isDirectory(directory) {
+		// What the kernel says in /proc. It is not the directory that is missing.
+		return nil, &Error{Kind: KindPermission, Path: target, Msg: "its directory takes no new files", Err: err}
 	}
 	if err != nil {
 		return nil, classify(target, err)
@@ -130,7 +130,7 @@ func (s *staged) apply(attrs attributes) error {
 
 // commit puts the content at the target, durably, with the attributes that are asked for, and
 // otherwise those that the target has when it is replaced, which it keeps by itself where it is
-// written to. It makes the target's folder where that is missing, and removes it again when the
+// written to. It makes the target's directory where that is missing, and removes it again when the
 // rest fails.
 func (s *staged) commit(asked attributes) error {
 	defer s.discard()

@@ -94,14 +94,14 @@ func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := keepAttributes(asked, target); err != nil { // Commit would be too late for a folder
+	if _, err := keepAttributes(asked, target); err != nil { // Commit would be too late for a directory
 		return nil, err
 	}
-	folder, err := checkDirectory(filepath.Dir(target))
+	directory, err := checkDirectory(filepath.Dir(target))
 	if err != nil {
 		return nil, err
 	}
-	staged, err := f.stage(target, folder, "upload")
+	staged, err := f.stage(target, directory, "upload")
 	if err != nil {
 		return nil, err
 	}
@@ -131,11 +131,11 @@ func followLinks(path string) (string, error) {
 			return "", classify(start, err)
 		}
 		if !filepath.IsAbs(link) {
-			folder, err := followAll(filepath.Dir(path))
+			directory, err := followAll(filepath.Dir(path))
 			if err != nil {
 				return "", classify(start, err)
 			}
-			link = folder + "/" + link
+			link = directory + "/" + link
 		}
 		if path, err = followUp(link); err != nil {
 			return "", classify(start, err)
@@ -145,13 +145,13 @@ func followLinks(path string) (string, error) {
 }
 
 // followUp returns a path without "..", which means the parent of what comes before it. If that is
-// a link, its text does not say which folder that is.
+// a link, its text does not say which directory that is.
 func followUp(path string) (string, error) {
 	names := strings.Split(path, "/")
 	for i := len(names) - 1; i >= 0; i-- {
 		if names[i] == ".." {
-			folder, err := followAll(strings.Join(names[:i+1], "/"))
-			return filepath.Join(append([]string{folder}, names[i+1:]...)...), err
+			directory, err := followAll(strings.Join(names[:i+1], "/"))
+			return filepath.Join(append([]string{directory}, names[i+1:]...)...), err
 		}
 	}
 	return filepath.Clean(path), nil

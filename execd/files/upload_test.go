@@ -141,8 +141,8 @@ func TestUploadFollowsLinks(t *testing.T) {
 	wantError(t, err, files.KindInvalid, "/loop", "symbolic links")
 }
 
-// TestUploadFollowsLinksAsTheKernel: ".." in a link means the parent of the folder before it, not
-// of that folder's name.
+// TestUploadFollowsLinksAsTheKernel: ".." in a link means the parent of the directory before it,
+// not of that directory's name.
 func TestUploadFollowsLinksAsTheKernel(t *testing.T) {
 	for name, link := range map[string]func(root string) string{
 		"relative": func(string) string { return "current/../shared/app.conf" },
@@ -163,7 +163,7 @@ func TestUploadFollowsLinksAsTheKernel(t *testing.T) {
 			info, err := os.Stat(at("releases/shared/app.conf"))
 			must(t, err)
 			wantEqual(t, "mode", info.Mode(), 0o600)
-			wantEqual(t, "another file's folder exists", exists(t, at("shared")), false)
+			wantEqual(t, "another file's directory exists", exists(t, at("shared")), false)
 
 			// What comes after the last ".." may be missing.
 			must(t, os.Symlink("current/../made/new", at("broken")))
@@ -213,9 +213,9 @@ func TestUploadRefuses(t *testing.T) {
 	}
 }
 
-// TestUploadThatFailsLeavesNoFolder: neither while it lasts nor afterwards is there anything of the
-// folders that it would have made.
-func TestUploadThatFailsLeavesNoFolder(t *testing.T) {
+// TestUploadThatFailsLeavesNoDirectory: neither while it lasts nor afterwards is there anything of
+// the directories that it would have made.
+func TestUploadThatFailsLeavesNoDirectory(t *testing.T) {
 	content := bytes.Repeat([]byte("x"), 300<<10)
 	for name, fail := range map[string]func(f *files.Files, meta files.UploadMeta) error{
 		"another digest": func(f *files.Files, meta files.UploadMeta) error {
@@ -232,7 +232,7 @@ func TestUploadThatFailsLeavesNoFolder(t *testing.T) {
 			must(t, err)
 			_, err = up.Write(content)
 			must(t, err)
-			wantEqual(t, "the folder exists before the end", exists(t, filepath.Dir(filepath.Dir(meta.Path))), false)
+			wantEqual(t, "the directory exists before the end", exists(t, filepath.Dir(filepath.Dir(meta.Path))), false)
 			up.Abort()
 			return context.Canceled
 		},
@@ -256,7 +256,7 @@ func TestUploadThatFailsLeavesNoFolder(t *testing.T) {
 			wantEqual(t, "entries", len(entries), 0)
 			_, err = upload(t, f, files.UploadMeta{Path: filepath.Join(disk, "new/dir/file")}, content)
 			must(t, err)
-			wantEqual(t, "the folder", describe(t, f, filepath.Join(disk, "new/dir")), facts{"root", "root", 755})
+			wantEqual(t, "the directory", describe(t, f, filepath.Join(disk, "new/dir")), facts{"root", "root", 755})
 		})
 	}
 }
@@ -345,15 +345,15 @@ func TestUploadWhereTheKernelTakesNoFiles(t *testing.T) {
 	}
 }
 
-// TestConcurrentUploadsIntoANewFolder: all of them find that it is missing, and one makes it.
-func TestConcurrentUploadsIntoANewFolder(t *testing.T) {
+// TestConcurrentUploadsIntoANewDirectory: all of them find that it is missing, and one makes it.
+func TestConcurrentUploadsIntoANewDirectory(t *testing.T) {
 	f, root := newFiles(t)
 	for round := range 50 {
-		folder := filepath.Join(root, "new", strconv.Itoa(round), "a", "b", "c")
+		directory := filepath.Join(root, "new", strconv.Itoa(round), "a", "b", "c")
 		var group sync.WaitGroup
 		for i := range 8 {
 			group.Go(func() {
-				if _, err := upload(t, f, files.UploadMeta{Path: filepath.Join(folder, strconv.Itoa(i))}, []byte("x")); err != nil {
+				if _, err := upload(t, f, files.UploadMeta{Path: filepath.Join(directory, strconv.Itoa(i))}, []byte("x")); err != nil {
 					t.Error(err)
 				}
 			})

@@ -21,11 +21,11 @@ const (
 	DefaultDepth = 1
 )
 
-// walkMemory bounds what one walk holds of the names in the folders that it is in, in bytes; each
-// may hold half of what is left, and leastFolder at least.
+// walkMemory bounds what one walk holds of the names in the directories that it is in, in bytes;
+// each may hold half of what is left, and leastDirectory at least.
 const (
-	walkMemory  = 16 << 20
-	leastFolder = 4 << 10
+	walkMemory     = 16 << 20
+	leastDirectory = 4 << 10
 )
 
 // Search calls found for everything below root that matches a glob pattern, in the order of the
@@ -34,12 +34,12 @@ const (
 // against the path relative to root, and against the base name when it has no slash. An empty
 // pattern is DefaultPattern.
 //
-// Links to directories are reported and never followed, so loops end. Folders that cannot be read
-// are left out. A search from above does not enter /proc and /sys. A root that is no directory and
-// a bad pattern are KindInvalid. An error of found ends the search and is returned.
+// Links to directories are reported and never followed, so loops end. Directories that cannot be
+// read are left out. A search from above does not enter /proc and /sys. A root that is no directory
+// and a bad pattern are KindInvalid. An error of found ends the search and is returned.
 //
-// However many files there are, the search holds about 16 MiB: a folder with more names than fit is
-// read several times.
+// However many files there are, the search holds about 16 MiB: a directory with more names than fit
+// is read several times.
 func (f *Files) Search(ctx context.Context, root, pattern string, found func(Info) error) error {
 	if pattern == "" {
 		pattern = DefaultPattern
@@ -78,13 +78,13 @@ type walk struct {
 	found func(Info) error
 	depth int // levels to go down; 0 is all
 	names *names
-	room  int   // bytes that folders may still hold
+	room  int   // bytes that directories may still hold
 	ended error // why nothing more is wanted
 }
 
-// folder is a directory on the way down. Its file is closed while a folder in it is read, so a deep
-// tree needs one file only.
-type folder struct {
+// directory is a directory on the way down. Its file is closed while a directory in it is read, so
+// a deep tree needs one file only.
+type directory struct {
 	path   string // ends with a slash
 	prefix string // what comes before the names of its entries in a path relative to the root
 	level  int
@@ -102,7 +102,7 @@ func (f *Files) walk(ctx context.Context, root string, w walk) error {
 		return invalid(abs, "is not a directory")
 	}
 	w.names, w.room = newNames(), f.walkMemory
-	err = w.report(ctx, &folder{path: strings.TrimSuffix(abs, "/") + "/", level: 1})
+	err = w.report(ctx, &directory{path: strings.TrimSuffix(abs, "/") + "/", level: 1})
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: stopped: %w", abs, ctx.Err())
@@ -112,12 +112,12 @@ func (f *Files) walk(ctx context.Context, root string, w walk) error {
 	return classify(abs, err)
 }
 
-// report reports what is in a folder and below it. It returns why the folder cannot be read, or
-// w.ended.
-func (w *walk) report(ctx context.Context, dir *folder) error {
+// report reports what is in a directory and below it. It returns why the directory cannot be read,
+// or w.ended.
+func (w *walk) report(ctx context.Context, dir *directory) error {
 	defer dir.close()
 	for after, more := "", true; more; {
-		entries, err := w.read(ctx, dir, after, max(w.room/2, leastFolder))
+		entries, err := w.read(ctx, dir, after, max(w.room/2, leastDirectory))
 		if err != nil {
 			return err
 		}
@@ -135,15 +135,15 @@ func (w *walk) report(ctx context.Context, dir *folder) error {
 	return nil
 }
 
-// visit reports an entry of a folder, or what is below it when the key ends with a slash.
-func (w *walk) visit(ctx context.Context, dir *folder, key string) error {
+// visit reports an entry of a directory, or what is below it when the key ends with a slash.
+func (w *walk) visit(ctx context.Context, dir *directory, key string) error {
 	if w.ended = ctx.Err(); w.ended != nil {
 		return w.ended
 	}
 	path := dir.path + key
 	if strings.HasSuffix(key, "/") {
 		dir.close()
-		_ = w.report(ctx, &folder{path: path, prefix: path[len(dir.path)-len(dir.prefix):], level: dir.level + 1}) // unreadable, or gone
+		_ = w.report(ctx, &directory{path: path, prefix: path[len(dir.path)-len(dir.prefix):], level: dir.level + 1}) // unreadable, or gone
 		return w.ended
 	}
 	if err := dir.open(); err != nil {
@@ -157,10 +157,10 @@ func (w *walk) visit(ctx context.Context, dir *folder, key string) error {
 	return w.ended
 }
 
-// read returns the first keys of a folder in their order that come after a given one: the name of
-// each entry to report, and the name with a slash of each folder to go down to, so that the order
-// of the keys is the order of the paths. They take at most limit bytes.
-func (w *walk) read(ctx context.Context, dir *folder, after string, limit int) (*keys, error) {
+// read returns the first keys of a directory in their order that come after a given one: the name
+// of each entry to report, and the name with a slash of each directory to go down to, so that the
+// order of the keys is the order of the paths. They take at most limit bytes.
+func (w *walk) read(ctx context.Context, dir *directory, after string, limit int) (*keys, error) {
 	if err := dir.open(); err != nil {
 		return nil, err
 	}
@@ -197,7 +197,7 @@ func (w *walk) read(ctx context.Context, dir *folder, after string, limit int) (
 	}
 }
 
-func (d *folder) open() (err error) {
+func (d *directory) open() (err error) {
 	if d.file != nil {
 		return nil
 	}
@@ -211,7 +211,7 @@ func (d *folder) open() (err error) {
 	return err
 }
 
-func (d *folder) close() {
+func (d *directory) close() {
 	if d.file != nil {
 		d.file.Close() // only read from
 		d.file = nil

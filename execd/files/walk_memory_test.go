@@ -23,7 +23,7 @@ func liveHeap() uint64 {
 	return stats.HeapAlloc
 }
 
-// TestWalkHoldsLittle: a folder of 100 000 files with long names and thousands of owners is
+// TestWalkHoldsLittle: a directory of 100 000 files with long names and thousands of owners is
 // searched and listed in its order, and the walk holds no more than its share at any moment.
 func TestWalkHoldsLittle(t *testing.T) {
 	f, _ := newFiles(t)
@@ -62,13 +62,13 @@ func TestWalkHoldsLittle(t *testing.T) {
 	}
 }
 
-// TestWalkOfFoldersThatDoNotFit: folders that are each read in several passes, one inside of the
-// other.
-func TestWalkOfFoldersThatDoNotFit(t *testing.T) {
+// TestWalkOfDirectoriesThatDoNotFit: directories that are each read in several passes, one inside
+// of the other.
+func TestWalkOfDirectoriesThatDoNotFit(t *testing.T) {
 	f, _ := newFiles(t)
 	files.WithWalkMemory(f, 16<<10)
 	disk := mountTmpfs(t, "size=256m")
-	var want, folders []string
+	var want, directories []string
 	dir := disk
 	for level := range 8 {
 		for i := range 500 { // 30 KiB of names
@@ -78,7 +78,7 @@ func TestWalkOfFoldersThatDoNotFit(t *testing.T) {
 		}
 		for _, sibling := range []string{"/250-", "/000", "/250.", "/999"} {
 			mkdir(t, fmt.Sprintf("%s%s%02d", dir, sibling, level))
-			folders = append(folders, fmt.Sprintf("%s%s%02d", dir, sibling, level))
+			directories = append(directories, fmt.Sprintf("%s%s%02d", dir, sibling, level))
 		}
 		dir = fmt.Sprintf("%s/250-%02d", dir, level)
 	}
@@ -86,7 +86,7 @@ func TestWalkOfFoldersThatDoNotFit(t *testing.T) {
 	found, err := search(t.Context(), f, disk, "*x")
 	must(t, err)
 	wantPaths(t, "found", found, want)
-	want = append(want, folders...)
+	want = append(want, directories...)
 	slices.Sort(want)
 	listed, err := list(t.Context(), f, disk, 100)
 	must(t, err)

@@ -15,7 +15,7 @@ import (
 	"sandbox.internal/execd/files"
 )
 
-// makeSources makes a small tree with a loop, a dot file, a FIFO and an empty folder.
+// makeSources makes a small tree with a loop, a dot file, a FIFO and an empty directory.
 func makeSources(t testing.TB, root string) {
 	t.Helper()
 	for _, name := range []string{
@@ -137,8 +137,8 @@ func TestAWalkFromAboveDoesNotEnterProc(t *testing.T) {
 func TestSearchOfManyFiles(t *testing.T) {
 	f, _ := newFiles(t)
 	disk := mountTmpfs(t, "size=256m")
-	const folders, each = 100, 1000
-	for i := range folders {
+	const directories, each = 100, 1000
+	for i := range directories {
 		dir := fmt.Sprintf("%s/%03d", disk, i)
 		mkdir(t, dir)
 		for j := range each {
@@ -148,7 +148,7 @@ func TestSearchOfManyFiles(t *testing.T) {
 	t.Run("all are found, in order", func(t *testing.T) {
 		found, err := search(t.Context(), f, disk, "**/*.txt")
 		must(t, err)
-		wantEqual(t, "found", len(found), folders*each)
+		wantEqual(t, "found", len(found), directories*each)
 		if !slices.IsSortedFunc(found, func(a, b files.Info) int { return strings.Compare(a.Path, b.Path) }) {
 			t.Error("not sorted")
 		}

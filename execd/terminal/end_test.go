@@ -122,11 +122,11 @@ func TestLastOutputOutlivesTheDrainTime(t *testing.T) {
 
 func TestBackgroundDoesNotHoldTheEnd(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	release := filepath.Join(folder, "release")
-	// The background ends with the folder, too, which the test may remove before the background
+	directory := t.TempDir()
+	release := filepath.Join(directory, "release")
+	// The background ends with the directory, too, which the test may remove before the background
 	// sees the file.
-	running := start(t, newManager(t), sh(`(trap '' HUP; while test -d `+folder+` && ! test -e `+release+`; do sleep 0.05; done; echo late) & echo last`))
+	running := start(t, newManager(t), sh(`(trap '' HUP; while test -d `+directory+` && ! test -e `+release+`; do sleep 0.05; done; echo late) & echo last`))
 	s := attach(t, running)
 	s.end() // while the background still waits
 	if err := os.WriteFile(release, nil, 0o600); err != nil {

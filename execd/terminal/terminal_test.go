@@ -44,7 +44,7 @@ func TestWhatTheProgramFinds(t *testing.T) {
 		"the environment": {sh(`echo "<$GREETING>"`), "<hello>"},
 		"the usual size":  {sh("stty size"), "24 80"},
 		"its own size":    {terminal.Spec{Command: "stty", Args: []string{"size"}, Rows: 50, Cols: 132}, "50 132"},
-		"its folder":      {terminal.Spec{Command: "pwd", Dir: dir}, dir},
+		"its directory":   {terminal.Spec{Command: "pwd", Dir: dir}, dir},
 		"its variables":   {terminal.Spec{Command: "env", Env: map[string]string{"TERM": "vt100", "A": "b=c"}}, "A=b=c"},
 		"its own type":    {terminal.Spec{Command: "env", Env: map[string]string{"TERM": "vt100"}}, "TERM=vt100"},
 		"its arguments":   {terminal.Spec{Command: "/bin/echo", Args: []string{"a b", "c"}}, "a b c"},
@@ -99,11 +99,11 @@ func TestRefusedSpecs(t *testing.T) {
 		"unknown program":       {terminal.Spec{Command: "no-such-program"}, "command"},
 		"missing file":          {terminal.Spec{Command: "/no/such/program"}, "command"},
 		"a file of text":        {terminal.Spec{Command: file}, "command"},
-		"a folder":              {terminal.Spec{Command: "/"}, "command"},
+		"a directory":           {terminal.Spec{Command: "/"}, "command"},
 		"NUL in the command":    {terminal.Spec{Command: "/bin/sh\x00"}, "command"},
 		"arguments for nothing": {terminal.Spec{Args: []string{"x"}}, "args"},
 		"NUL in an argument":    {terminal.Spec{Command: "echo", Args: []string{"a", "b\x00"}}, "args/1"},
-		"missing folder":        {terminal.Spec{Dir: "/no/such/folder"}, "cwd"},
+		"missing directory":     {terminal.Spec{Dir: "/no/such/directory"}, "cwd"},
 		"bad variable":          {terminal.Spec{Env: map[string]string{"A=B": "c"}}, "envs"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -273,6 +273,6 @@ func TestAnotherUser(t *testing.T) {
 	}
 	_, err = m.Start(terminal.Spec{Dir: private, UID: id(65534)})
 	if !invalid.Is(err) || !strings.Contains(err.Error(), "cwd") {
-		t.Errorf("a folder that the user may not enter: %v", err)
+		t.Errorf("a directory that the user may not enter: %v", err)
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// hitterVariable makes this program one that hits failpoints of the folder that is its value.
+// hitterVariable makes this program one that hits failpoints of the directory that is its value.
 const hitterVariable = "FAILPOINT_TEST_FOLDER"
 
 func TestMain(m *testing.M) {
 	if in := os.Getenv(hitterVariable); in != "" {
-		folder = in
+		directory = in
 		Hit("other")
 		Hit("place")
 		os.Exit(0)

@@ -50,7 +50,7 @@ func TestAsideDoesNotWriteToOtherFiles(t *testing.T) {
 	for name, put := range map[string]func(path string) error{
 		"symlink":   func(path string) error { return os.Symlink(victim, path) },
 		"hard link": func(path string) error { return os.Link(victim, path) },
-		"folder":    func(path string) error { return os.Mkdir(path, 0o700) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
 	} {
 		path := filepath.Join(dir, name)
 		if err := put(path); err != nil {

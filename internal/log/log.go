@@ -26,7 +26,7 @@ type Options struct {
 }
 
 // New opens the log: one JSON object per line, with the time in UTC, to the file or, when there is
-// none, to stdout. The file is appended to; it and missing folders above it are created for the
+// none, to stdout. The file is appended to; it and missing directories above it are created for the
 // program's user alone. The caller closes the returned closer after the last message.
 func New(o Options, stdout io.Writer) (zerolog.Logger, io.Closer, error) {
 	out, closer := stdout, io.NopCloser(nil)

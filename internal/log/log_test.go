@@ -64,7 +64,7 @@ func TestLoggerLevels(t *testing.T) {
 
 func TestLoggerFile(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "new", "folder", "execd.log")
+	path := filepath.Join(t.TempDir(), "new", "directory", "execd.log")
 	var stdout bytes.Buffer
 	before := time.Now()
 	for _, message := range []string{"first", "second"} {

@@ -69,7 +69,7 @@ func WorkingDirectory(dir, base string, env []string) string {
 	return filepath.Join(base, dir)
 }
 
-// IsDirectory returns an error that says of a folder why no process can start in it.
+// IsDirectory returns an error that says of a directory why no process can start in it.
 func IsDirectory(path string) error {
 	info, err := os.Stat(path)
 	switch {

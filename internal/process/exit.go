@@ -47,7 +47,7 @@ func GroupRuns(leader int) bool {
 		if group, err := unix.Getpgid(pid); err != nil || group != leader || pid == leader {
 			continue
 		}
-		if stat, err := ReadStat(Folder(pid)); err == nil && !stat.Ended() {
+		if stat, err := ReadStat(Directory(pid)); err == nil && !stat.Ended() {
 			return true
 		}
 	}

@@ -22,7 +22,7 @@ type ID struct {
 
 // Identify returns the ID of the process that has this number now, or ErrEnded.
 func Identify(pid int) (ID, error) {
-	stat, err := ReadStat(Folder(pid))
+	stat, err := ReadStat(Directory(pid))
 	return ID{PID: pid, Start: stat.Start}, err
 }
 
@@ -38,7 +38,7 @@ func (id ID) Open() (*os.File, error) {
 	file := os.NewFile(uintptr(fd), "pidfd")
 	// A process that has the right start now had it when the descriptor was opened: it is older
 	// than that.
-	stat, err := ReadStat(Folder(id.PID))
+	stat, err := ReadStat(Directory(id.PID))
 	if err == nil && stat.Start != id.Start {
 		err = ErrEnded
 	}
@@ -104,8 +104,8 @@ func List() ([]int, error) {
 	return found, nil
 }
 
-// Folder returns the path of a process below /proc.
-func Folder(pid int) string { return "/proc/" + strconv.Itoa(pid) }
+// Directory returns the path of a process below /proc.
+func Directory(pid int) string { return "/proc/" + strconv.Itoa(pid) }
 
 // Stat is a part of proc_pid_stat(5).
 type Stat struct {
@@ -117,10 +117,10 @@ type Stat struct {
 // Ended reports whether the process has ended and was not waited for.
 func (s Stat) Ended() bool { return s.State == 'Z' || s.State == 'X' }
 
-// ReadStat reads the file stat in the folder of a process or of a thread. It returns ErrEnded when
-// there is none any more.
-func ReadStat(folder string) (Stat, error) {
-	data, err := os.ReadFile(folder + "/stat")
+// ReadStat reads the file stat in the directory of a process or of a thread. It returns ErrEnded
+// when there is none any more.
+func ReadStat(directory string) (Stat, error) {
+	data, err := os.ReadFile(directory + "/stat")
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return Stat{}, ErrEnded
 	}

@@ -19,7 +19,7 @@ func TestIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stat, err := process.ReadStat(process.Folder(id.PID)); err != nil || stat.Parent != os.Getpid() || stat.Ended() {
+	if stat, err := process.ReadStat(process.Directory(id.PID)); err != nil || stat.Parent != os.Getpid() || stat.Ended() {
 		t.Errorf("the stat of the process is %+v, %v", stat, err)
 	}
 	if all, err := process.List(); err != nil || !slices.Contains(all, id.PID) {
@@ -45,7 +45,7 @@ func TestIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-ended
-	if stat, err := process.ReadStat(process.Folder(id.PID)); err != nil || !stat.Ended() {
+	if stat, err := process.ReadStat(process.Directory(id.PID)); err != nil || !stat.Ended() {
 		t.Errorf("the stat of the process is %+v, %v, want one that has ended", stat, err)
 	}
 	command.Wait() // reports the signal

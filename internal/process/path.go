@@ -53,8 +53,8 @@ func LookPath(name string, env []string) (string, error) {
 }
 
 // Find returns the path of a program that a client names, "" when there is none: a path, which may
-// be relative to dir, or a name, which is searched for in the absolute folders of the PATH of env
-// and then in the usual ones, because a client that sets PATH may leave them out.
+// be relative to dir, or a name, which is searched for in the absolute directories of the PATH of
+// env and then in the usual ones, because a client that sets PATH may leave them out.
 func Find(name, dir string, env []string) string {
 	if strings.Contains(name, "/") {
 		if !filepath.IsAbs(name) {
@@ -63,11 +63,11 @@ func Find(name, dir string, env []string) string {
 		return executable(name)
 	}
 	path, _ := Variable(env, "PATH")
-	for _, folder := range filepath.SplitList(path + ":" + usualPath) {
-		if !filepath.IsAbs(folder) {
+	for _, directory := range filepath.SplitList(path + ":" + usualPath) {
+		if !filepath.IsAbs(directory) {
 			continue
 		}
-		if found := executable(filepath.Join(folder, name)); found != "" {
+		if found := executable(filepath.Join(directory, name)); found != "" {
 			return found
 		}
 	}

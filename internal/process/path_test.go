@@ -10,20 +10,20 @@ import (
 	"sandbox.internal/internal/process"
 )
 
-// programs makes a folder with an executable file "tool", a plain file "text" and a folder
-// "folder".
+// programs makes a directory with an executable file "tool", a plain file "text" and a directory
+// "directory".
 func programs(t *testing.T) string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"tool": 0o755, "text": 0o644} {
-		if err := os.WriteFile(filepath.Join(folder, name), nil, mode); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, name), nil, mode); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(folder, "folder"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(directory, "directory"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return folder
+	return directory
 }
 
 func TestFind(t *testing.T) {
@@ -36,7 +36,7 @@ func TestFind(t *testing.T) {
 	}{
 		{"tool", "/", filepath.Join(first, "tool"), env},
 		{"text", "/", "", env},
-		{"folder", "/", "", env},
+		{"directory", "/", "", env},
 		{"tool", second, "", nil}, // the working directory is not searched
 		{"./tool", second, filepath.Join(second, "tool"), env},
 		{filepath.Join(second, "tool"), "/", filepath.Join(second, "tool"), nil},
@@ -46,7 +46,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%q in %s with %q: got %q, want %q", test.name, test.dir, test.env, got, test.want)
 		}
 	}
-	// A PATH without the system's folders does not hide what is there.
+	// A PATH without the system's directories does not hide what is there.
 	if got := process.Find("sh", "/", []string{"PATH=" + first}); got == "" {
 		t.Error("sh is not found")
 	}
@@ -54,27 +54,27 @@ func TestFind(t *testing.T) {
 
 func TestShell(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	bash := filepath.Join(folder, "bash")
+	directory := t.TempDir()
+	bash := filepath.Join(directory, "bash")
 	if err := os.WriteFile(bash, nil, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if got := process.Shell([]string{"PATH=" + folder}); got != bash {
+	if got := process.Shell([]string{"PATH=" + directory}); got != bash {
 		t.Errorf("got %q, want %q", got, bash)
 	}
 }
 
 func TestLookPath(t *testing.T) {
 	t.Parallel()
-	folder := programs(t)
-	env := []string{"PATH=/nowhere:" + folder}
-	if got, err := process.LookPath("tool", env); err != nil || got != filepath.Join(folder, "tool") {
+	directory := programs(t)
+	env := []string{"PATH=/nowhere:" + directory}
+	if got, err := process.LookPath("tool", env); err != nil || got != filepath.Join(directory, "tool") {
 		t.Errorf("tool: got %q, %v", got, err)
 	}
 	for _, test := range []struct {
 		name string
 		code int
-	}{{"text", 126}, {"folder", 127}, {"missing", 127}} {
+	}{{"text", 126}, {"directory", 127}, {"missing", 127}} {
 		got, err := process.LookPath(test.name, env)
 		if err == nil || process.StartFailure(err) != test.code {
 			t.Errorf("%s: got %q, %v, want an error for exit code %d", test.name, got, err, test.code)

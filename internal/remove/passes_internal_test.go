@@ -6,15 +6,15 @@ import (
 	"testing"
 )
 
-// TestPasses: a folder is read few times, however much is in it.
+// TestPasses: a directory is read few times, however much is in it.
 func TestPasses(t *testing.T) {
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for i := range 20_000 {
-		if err := os.Symlink("nothing", folder+"/"+strconv.Itoa(i)); err != nil {
+		if err := os.Symlink("nothing", directory+"/"+strconv.Itoa(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	file, err := os.Open(folder)
+	file, err := os.Open(directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,15 +24,15 @@ func TestPasses(t *testing.T) {
 	if err := r.empty(counted, int(file.Fd()), 0); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(folder); err != nil || len(left) != 0 {
+	if left, err := os.ReadDir(directory); err != nil || len(left) != 0 {
 		t.Errorf("%d are left, %v", len(left), err)
 	}
 	if counted.seeks > 3 {
-		t.Errorf("the folder was read %d times", counted.seeks)
+		t.Errorf("the directory was read %d times", counted.seeks)
 	}
 }
 
-// counting counts how often a folder is read from its begin.
+// counting counts how often a directory is read from its begin.
 type counting struct {
 	*os.File
 	seeks int

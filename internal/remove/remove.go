@@ -14,27 +14,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDepth is how many folders below one another are removed recursively; deeper ones are first
-// moved up, into the folder that is removed. What cannot be moved, because it is a mount point or
-// inside of one, or a folder of the lower layers of an overlay, takes descriptors in addition.
+// maxDepth is how many directories below one another are removed recursively; deeper ones are first
+// moved up, into the directory that is removed. What cannot be moved, because it is a mount point
+// or inside of one, or a directory of the lower layers of an overlay, takes descriptors in
+// addition.
 const maxDepth = 64
 
-// All removes a file, or a folder with everything in it. Removing a missing file succeeds. An end
-// of ctx, whose error is returned, leaves the rest where it is, perhaps under other names.
+// All removes a file, or a directory with everything in it. Removing a missing file succeeds. An
+// end of ctx, whose error is returned, leaves the rest where it is, perhaps under other names.
 func All(ctx context.Context, path string) error {
-	folder, name := filepath.Split(filepath.Clean(path))
-	parent, err := unix.Open(filepath.Clean(folder), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	directory, name := filepath.Split(filepath.Clean(path))
+	parent, err := unix.Open(filepath.Clean(directory), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	if err != nil {
-		return &os.PathError{Op: "open", Path: folder, Err: err}
+		return &os.PathError{Op: "open", Path: directory, Err: err}
 	}
 	defer func() { _ = unix.Close(parent) }()
 	return AllAt(ctx, parent, name)
 }
 
-// AllAt is [All] for an entry of the open folder parent.
+// AllAt is [All] for an entry of the open directory parent.
 func AllAt(ctx context.Context, parent int, name string) error {
 	r := remover{ctx: ctx, top: -1}
 	return r.remove(parent, name, 0)
@@ -43,23 +44,23 @@ func AllAt(ctx context.Context, parent int, name string) error {
 // remover is one removal.
 type remover struct {
 	ctx context.Context
-	top int // descriptor of the folder that is removed
+	top int // descriptor of the directory that is removed
 }
 
-// remove removes the entry of a folder, recursively.
-func (r *remover) remove(folder int, name string, depth int) error {
+// remove removes the entry of a directory, recursively.
+func (r *remover) remove(directory int, name string, depth int) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
-	err := unix.Unlinkat(folder, name, 0)
+	err := unix.Unlinkat(directory, name, 0)
 	if err == nil || err == unix.ENOENT {
 		return nil
 	}
-	if err != unix.EISDIR && err != unix.EPERM { // POSIX has EPERM for a folder
+	if err != unix.EISDIR && err != unix.EPERM { // POSIX has EPERM for a directory
 		return &os.PathError{Op: "unlink", Path: name, Err: err}
 	}
 	if depth >= maxDepth {
-		switch err := unix.Renameat(folder, name, r.top, rand.Text()); err {
+		switch err := unix.Renameat(directory, name, r.top, rand.Text()); err {
 		case nil:
 			return nil
 		case unix.EXDEV, unix.EBUSY:
@@ -67,7 +68,7 @@ func (r *remover) remove(folder int, name string, depth int) error {
 			return &os.PathError{Op: "rename", Path: name, Err: err}
 		}
 	}
-	fd, openErr := unix.Openat(folder, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	fd, openErr := unix.Openat(directory, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	switch openErr {
 	case nil:
 	case unix.ENOENT:
@@ -85,21 +86,21 @@ func (r *remover) remove(folder int, name string, depth int) error {
 	if err := r.empty(file, fd, depth); err != nil {
 		return err
 	}
-	if err := unix.Unlinkat(folder, name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
+	if err := unix.Unlinkat(directory, name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
 		return &os.PathError{Op: "rmdir", Path: name, Err: err}
 	}
 	return nil
 }
 
-// names are those in an open folder.
+// names are those in an open directory.
 type names interface {
 	Readdirnames(n int) ([]string, error)
 	io.Seeker
 }
 
-// empty removes what is in a folder, also what moves up meanwhile. Some file systems skip entries
-// when others are removed meanwhile, so it looks again, but only at the end: ext4 reads from the
-// begin of a folder through all that was removed.
+// empty removes what is in a directory, also what moves up meanwhile. Some file systems skip
+// entries when others are removed meanwhile, so it looks again, but only at the end: ext4 reads
+// from the begin of a directory through all that was removed.
 func (r *remover) empty(file names, fd, depth int) error {
 	for removed := true; removed; {
 		removed = false

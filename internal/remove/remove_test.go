@@ -16,12 +16,12 @@ import (
 // TestDeepTree: a tree deeper than this process may have files open, and wider at many levels, is
 // removed; what its links name is not.
 func TestDeepTree(t *testing.T) {
-	folder := t.TempDir()
-	kept := filepath.Join(folder, "kept")
+	directory := t.TempDir()
+	kept := filepath.Join(directory, "kept")
 	if err := os.MkdirAll(filepath.Join(kept, "inner"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	tree := filepath.Join(folder, "tree")
+	tree := filepath.Join(directory, "tree")
 	if err := os.Mkdir(tree, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestDeepTree(t *testing.T) {
 	if err := remove.All(t.Context(), tree); err != nil {
 		t.Fatal(err)
 	}
-	entries, err := os.ReadDir(folder)
+	entries, err := os.ReadDir(directory)
 	if err != nil || len(entries) != 1 {
 		t.Errorf("left: %v, %v", entries, err)
 	}
@@ -39,10 +39,10 @@ func TestDeepTree(t *testing.T) {
 	}
 }
 
-// makeDeep makes 2000 levels, with files, links and folders beside them.
-func makeDeep(t *testing.T, folder, target string) {
+// makeDeep makes 2000 levels, with files, links and directories beside them.
+func makeDeep(t *testing.T, directory, target string) {
 	t.Helper()
-	at, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	at, err := unix.Open(directory, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	for level := 0; err == nil && level < 2000; level++ {
 		err = errors.Join(unix.Mkdirat(at, "d", 0o700), unix.Mkdirat(at, "beside", 0o700), unix.Symlinkat(target, at, "link"),
 			unix.Mknodat(at, "file", unix.S_IFREG|0o600, 0))
@@ -78,8 +78,8 @@ func limitFiles(t *testing.T, files uint64) {
 
 // TestMountPoint: what is mounted in a tree is emptied, however deep, and stays.
 func TestMountPoint(t *testing.T) {
-	folder := t.TempDir()
-	tree := filepath.Join(folder, "tree")
+	directory := t.TempDir()
+	tree := filepath.Join(directory, "tree")
 	mounted := filepath.Join(tree, strings.Repeat("d/", 70)+"mounted")
 	if err := os.MkdirAll(mounted, 0o700); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestMountPoint(t *testing.T) {
 	}
 	// The removal moves it.
 	t.Cleanup(func() {
-		for _, mount := range mountsBelow(t, folder) {
+		for _, mount := range mountsBelow(t, directory) {
 			if err := unix.Unmount(mount, unix.MNT_DETACH); err != nil {
 				t.Error(err)
 			}
@@ -101,7 +101,7 @@ func TestMountPoint(t *testing.T) {
 	if err := remove.All(t.Context(), tree); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("the error is %v", err)
 	}
-	left := mountsBelow(t, folder)
+	left := mountsBelow(t, directory)
 	if len(left) != 1 {
 		t.Fatalf("the mount points are %q", left)
 	}
@@ -110,14 +110,14 @@ func TestMountPoint(t *testing.T) {
 	}
 }
 
-func mountsBelow(t *testing.T, folder string) (found []string) {
+func mountsBelow(t *testing.T, directory string) (found []string) {
 	t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if path := strings.Fields(line)[1]; strings.HasPrefix(path, folder+"/") {
+		if path := strings.Fields(line)[1]; strings.HasPrefix(path, directory+"/") {
 			found = append(found, path)
 		}
 	}
@@ -125,15 +125,15 @@ func mountsBelow(t *testing.T, folder string) (found []string) {
 }
 
 func TestOthers(t *testing.T) {
-	folder := t.TempDir()
-	file, link := filepath.Join(folder, "file"), filepath.Join(folder, "link")
+	directory := t.TempDir()
+	file, link := filepath.Join(directory, "file"), filepath.Join(directory, "link")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(folder, link); err != nil {
+	if err := os.Symlink(directory, link); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{link, file, file, filepath.Join(folder, "no", "folder")} { // the second time it is gone
+	for _, path := range []string{link, file, file, filepath.Join(directory, "no", "directory")} { // the second time it is gone
 		if err := remove.All(t.Context(), path); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -143,10 +143,10 @@ func TestOthers(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := remove.All(ended, folder); !errors.Is(err, context.Canceled) {
+	if err := remove.All(ended, directory); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end of the context: %v", err)
 	}
-	if _, err := os.Stat(folder); err != nil {
+	if _, err := os.Stat(directory); err != nil {
 		t.Error(err)
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// digests reads a folder of a container and returns a digest of each file in it, attributes
+// digests reads a directory of a container and returns a digest of each file in it, attributes
 // included, by relative path.
-func (e *Engine) digests(ctx context.Context, id, folder string) (map[string]string, error) {
+func (e *Engine) digests(ctx context.Context, id, directory string) (map[string]string, error) {
 	sums := map[string]string{}
-	err := e.call(ctx, "read "+folder+" of the image", meaning{notFound: engine.ErrInvalid},
+	err := e.call(ctx, "read "+directory+" of the image", meaning{notFound: engine.ErrInvalid},
 		func(ctx context.Context) error {
-			archive, _, err := e.api.CopyFromContainer(ctx, id, folder)
+			archive, _, err := e.api.CopyFromContainer(ctx, id, directory)
 			if err != nil {
 				return err
 			}
@@ -32,7 +32,7 @@ func (e *Engine) digests(ctx context.Context, id, folder string) (map[string]str
 				if err != nil {
 					return err
 				}
-				// The first part is the name of the folder itself, which differs.
+				// The first part is the name of the directory itself, which differs.
 				_, relative, _ := strings.Cut(path.Clean(header.Name), "/")
 				if relative == "" {
 					continue

@@ -83,7 +83,7 @@ type Engine struct {
 	processors      *processors
 	hostFiles       *limits.Files
 	machine         atomic.Pointer[shownMachine]
-	shownAt         atomic.Pointer[string] // the folder of the files, once it is known
+	shownAt         atomic.Pointer[string] // the directory of the files, once it is known
 	shownOff        atomic.Int64           // until when containers get no files, in nanoseconds of Unix
 	shownFull       atomic.Bool            // the volume of the files was found to be full
 
@@ -229,7 +229,7 @@ func (e *Engine) askConnected(ctx context.Context) (bool, error) {
 	return connected, nil
 }
 
-// ownPaths are the sockets and folders of the engine and of what it is made of, as they lie by
+// ownPaths are the sockets and directories of the engine and of what it is made of, as they lie by
 // default, and where this engine has them. Other engines of the same host count as well: access to
 // one is access to the host.
 func ownPaths(daemonHost, dataRoot string) []string {

@@ -100,8 +100,8 @@ func TestEngineDown(t *testing.T) {
 				err := e.EnsureImage(ctx, "image", nil, nil)
 			return err
 		},
-		"EnsureFolder": func() error {
-			return e.EnsureFolder(ctx, "volume", "image", "/path",
+		"EnsureDirectory": func() error {
+			return e.EnsureDirectory(ctx, "volume", "image", "/path",
 				nil)
 		},
 		"MakeVolume":   func() error { _, err := e.MakeVolume(ctx, "volume", nil); return err },
@@ -228,7 +228,7 @@ func importEmpty(t *testing.T, api *client.Client) string {
 	return importEntries(t, api)
 }
 
-// importEntries makes an image of folders and symbolic links.
+// importEntries makes an image of directories and symbolic links.
 func importEntries(t *testing.T, api *client.Client, entries ...tar.Header) string {
 	t.Helper()
 	ref := "docker-test-" + uuid.NewString() + ":1"

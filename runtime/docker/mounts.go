@@ -14,7 +14,7 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// subpathAPI is the first API version that mounts a folder of a volume by itself, safely against
+// subpathAPI is the first API version that mounts a directory of a volume by itself, safely against
 // symbolic links.
 const subpathAPI = "1.45"
 
@@ -38,8 +38,8 @@ func (e *Engine) mount(ctx context.Context, want engine.Mount) (mount.Mount, err
 		// instead of making it.
 		made.Type, made.Source = mount.TypeBind, want.HostPath
 		return made, nil
-	case want.Folder != "": // EnsureFolder keeps it in a volume
-		made.Type, made.Source, made.ReadOnly = mount.TypeVolume, want.Folder, true
+	case want.Directory != "": // EnsureDirectory keeps it in a volume
+		made.Type, made.Source, made.ReadOnly = mount.TypeVolume, want.Directory, true
 		return made, nil
 	}
 	made.Type, made.Source = mount.TypeVolume, want.Volume
@@ -59,17 +59,17 @@ func (e *Engine) mount(ctx context.Context, want engine.Mount) (mount.Mount, err
 		return made, nil
 	}
 	made.Type = mount.TypeBind
-	made.Source, err = folderOfVolume(source, want.SubPath)
+	made.Source, err = directoryOfVolume(source, want.SubPath)
 	return made, err
 }
 
-// folderOfVolume finds a folder of a local volume on this machine, for engines that cannot mount it
-// themselves.
+// directoryOfVolume finds a directory of a local volume on this machine, for engines that cannot
+// mount it themselves.
 //
 // A symbolic link that leads out of the volume is refused. Between this check and the start of the
 // container a process that can write to the volume could still put such a link there; only an
 // engine with API 1.45 closes that gap.
-func folderOfVolume(found volume.Volume, sub string) (string, error) {
+func directoryOfVolume(found volume.Volume, sub string) (string, error) {
 	if found.Driver != "local" || len(found.Options) > 0 {
 		return "",
 			fmt.Errorf(
@@ -80,7 +80,7 @@ func folderOfVolume(found volume.Volume, sub string) (string, error) {
 	if err != nil {
 		return "",
 			fmt.Errorf(
-				"%w: a sub path of volume %s needs a Docker Engine with API %s, or access to the volume's folder: %w",
+				"%w: a sub path of volume %s needs a Docker Engine with API %s, or access to the volume's directory: %w",
 				engine.ErrInvalid, found.Name, subpathAPI, err)
 	}
 	defer func() { _ = root.Close() }()
@@ -89,7 +89,7 @@ func folderOfVolume(found volume.Volume, sub string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("%w: sub path of volume %s: %w", engine.ErrInvalid, found.Name, err)
 	case !info.IsDir():
-		return "", fmt.Errorf("%w: sub path %q of volume %s is not a folder", engine.ErrInvalid,
+		return "", fmt.Errorf("%w: sub path %q of volume %s is not a directory", engine.ErrInvalid,
 			sub, found.Name)
 	}
 	return filepath.Join(found.Mountpoint, sub), nil

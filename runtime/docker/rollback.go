@@ -239,7 +239,7 @@ func mountsOf(found container.InspectResponse) (mounts []engine.Mount, err error
 }
 
 // mountsAgain returns the mounts of a container that is made or started again: a link may have come
-// to a folder of a volume since. The files that show the container its limits stay.
+// to a directory of a volume since. The files that show the container its limits stay.
 func (e *Engine) mountsAgain(ctx context.Context, found container.InspectResponse, wanted []engine.Mount) ([]mount.Mount, error) {
 	mounts, err := e.mounts(ctx, wanted)
 	for _, m := range found.HostConfig.Mounts {

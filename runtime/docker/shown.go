@@ -24,9 +24,9 @@ import (
 
 const (
 	// shownVolume holds the files that show containers their limits. Each is mounted by itself from
-	// the volume's folder, which is on the engine's machine wherever this process runs. A file is
-	// never changed, for containers of any service and age have it. No sandbox may claim a volume
-	// whose name begins so.
+	// the volume's directory, which is on the engine's machine wherever this process runs. A file
+	// is never changed, for containers of any service and age have it. No sandbox may claim a
+	// volume whose name begins so.
 	shownVolume = "sandbox-execd-limits"
 	// maxShown bounds the files of the volume: anyone who makes sandboxes chooses their sizes.
 	maxShown = 4096
@@ -100,19 +100,19 @@ func (e *Engine) shownMounts(ctx context.Context, spec engine.ContainerSpec) ([]
 	if len(files) == 0 {
 		return nil, nil, nil
 	}
-	folder, err := e.shownFolder(ctx)
+	directory, err := e.shownDirectory(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	mounts := make([]mount.Mount, len(files))
 	for i, file := range files {
-		mounts[i] = mount.Mount{Type: mount.TypeBind, Source: folder + "/" + file.Name, Target: file.Target, ReadOnly: true}
+		mounts[i] = mount.Mount{Type: mount.TypeBind, Source: directory + "/" + file.Name, Target: file.Target, ReadOnly: true}
 	}
 	return files, mounts, nil
 }
 
-// shownFolder returns where the volume of the files is on the engine's machine.
-func (e *Engine) shownFolder(ctx context.Context) (string, error) {
+// shownDirectory returns where the volume of the files is on the engine's machine.
+func (e *Engine) shownDirectory(ctx context.Context) (string, error) {
 	if known := e.shownAt.Load(); known != nil {
 		return *known, nil
 	}
@@ -164,13 +164,13 @@ func (e *Engine) createShown(ctx context.Context, spec engine.ContainerSpec,
 	return create(nil)
 }
 
-// fillerImage is the image of a container that is never started: that of the folder which every
+// fillerImage is the image of a container that is never started: that of the directory which every
 // sandbox has, where the spec has one, for an image of a caller may have anything at any path.
 func (e *Engine) fillerImage(spec engine.ContainerSpec) string {
 	e.filledMu.Lock()
 	defer e.filledMu.Unlock()
 	for _, m := range spec.Mounts {
-		if filled, known := e.filled[m.Folder]; known && m.Folder != "" {
+		if filled, known := e.filled[m.Directory]; known && m.Directory != "" {
 			return filled.imageID
 		}
 	}
@@ -186,7 +186,7 @@ func (e *Engine) writeShown(ctx context.Context, imageID string, files []limits.
 		return ctx.Err()
 	}
 	e.shownAt.Store(nil)
-	if _, err := e.shownFolder(ctx); err != nil {
+	if _, err := e.shownDirectory(ctx); err != nil {
 		return err
 	}
 	into := mount.Mount{

@@ -37,15 +37,15 @@ type bench struct {
 }
 
 var buildProbe = sync.OnceValues(func() ([]byte, error) {
-	folder, err := os.MkdirTemp("", "docker-test")
+	directory, err := os.MkdirTemp("", "docker-test")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(folder)
-	if err := program.Build(context.Background(), folder, "sandbox.internal/runtime/engine/enginetest/probe"); err != nil {
+	defer os.RemoveAll(directory)
+	if err := program.Build(context.Background(), directory, "sandbox.internal/runtime/engine/enginetest/probe"); err != nil {
 		return nil, err
 	}
-	return os.ReadFile(filepath.Join(folder, "probe"))
+	return os.ReadFile(filepath.Join(directory, "probe"))
 })
 
 func newBench(t *testing.T) bench {
@@ -188,8 +188,8 @@ func (b bench) images(t *testing.T) (names []string) {
 // anything of the container's environment, labels, entrypoint and mounts.
 func TestSnapshotHasNoSecrets(t *testing.T) {
 	b := newBench(t)
-	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "file"), []byte("hidden-in-a-mount"), 0o600); err != nil {
+	directory := t.TempDir()
+	if err := os.WriteFile(filepath.Join(directory, "file"), []byte("hidden-in-a-mount"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	spec := b.spec("tree", "/data")
@@ -198,7 +198,7 @@ func TestSnapshotHasNoSecrets(t *testing.T) {
 	for name, value := range b.labels {
 		spec.Labels[name] = value
 	}
-	spec.Mounts = []engine.Mount{{HostPath: folder, Target: "/mounted"}}
+	spec.Mounts = []engine.Mount{{HostPath: directory, Target: "/mounted"}}
 	name := b.run(t, spec)
 	b.awaitLog(t, name, "made")
 	taken := b.take(t, name)
@@ -305,18 +305,18 @@ func TestSnapshotRemovedInUse(t *testing.T) {
 
 // snapshotter is a program that makes calls of an Engine.
 type snapshotter struct {
-	folder string
-	armed  program.Failpoints
+	directory string
+	armed     program.Failpoints
 }
 
 func buildSnapshotter(t *testing.T) snapshotter {
 	t.Helper()
-	folder := t.TempDir()
-	armed := program.Failpoints(filepath.Join(folder, "failpoints"))
-	if err := program.BuildWithFailpoints(t.Context(), folder, armed, "sandbox.internal/runtime/docker/testdata/snapshotter"); err != nil {
+	directory := t.TempDir()
+	armed := program.Failpoints(filepath.Join(directory, "failpoints"))
+	if err := program.BuildWithFailpoints(t.Context(), directory, armed, "sandbox.internal/runtime/docker/testdata/snapshotter"); err != nil {
 		t.Fatal(err)
 	}
-	return snapshotter{folder, armed}
+	return snapshotter{directory, armed}
 }
 
 // kill has the program make a call, and be killed at the failpoint.
@@ -331,7 +331,7 @@ func (s snapshotter) kill(t *testing.T, b bench, failpoint, call, name, snapshot
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
-	printed, err := exec.CommandContext(ctx, filepath.Join(s.folder, "snapshotter"), string(labels), call, name, snapshot).CombinedOutput()
+	printed, err := exec.CommandContext(ctx, filepath.Join(s.directory, "snapshotter"), string(labels), call, name, snapshot).CombinedOutput()
 	if left, counted := s.armed.Left(failpoint); err == nil || counted != nil || left != 0 {
 		t.Fatalf("%s: the process was not killed there: %v\n%s", failpoint, errors.Join(err, counted), printed)
 	}

@@ -137,8 +137,8 @@ func TestInfoHasProfiles(t *testing.T) {
 	}
 }
 
-// TestSubPathEscape: on engines that cannot mount a folder of a volume safely by themselves, a link
-// out of it is refused.
+// TestSubPathEscape: on engines that cannot mount a directory of a volume safely by themselves, a
+// link out of it is refused.
 func TestSubPathEscape(t *testing.T) {
 	e, janitor := open(t), newJanitor(t)
 	defer func() { _ = e.Close() }()

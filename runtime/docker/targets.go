@@ -19,9 +19,9 @@ import (
 // over /sys. So the engine is asked what the created container has there, which nothing changes
 // before it is started.
 
-// kernelFolders are where the kernel's file systems are mounted in every container. Docker puts
-// folders there, whatever the image has.
-var kernelFolders = []string{"/proc", "/dev", "/sys"}
+// kernelDirectories are where the kernel's file systems are mounted in every container. Docker puts
+// directories there, whatever the image has.
+var kernelDirectories = []string{"/proc", "/dev", "/sys"}
 
 // maxPlain bounds how many paths of images are remembered.
 const maxPlain = 4096
@@ -44,7 +44,7 @@ var (
 
 // checkTargets refuses mounts of a created container where links of its image lead elsewhere.
 func (e *Engine) checkTargets(ctx context.Context, id, imageID string, mounts []engine.Mount) error {
-	linked := "" // where the daemon's folder is reached through links
+	linked := "" // where the daemon's directory is reached through links
 	for _, m := range mounts {
 		found, err := e.linkOn(ctx, id, imageID, m.Target)
 		if err != nil {
@@ -53,7 +53,7 @@ func (e *Engine) checkTargets(ctx context.Context, id, imageID string, mounts []
 		rule := fmt.Sprintf("leads through the symbolic link %.200q of the image to %.200q", found.link, found.to)
 		switch {
 		case found.link == "":
-		case m.Folder == "":
+		case m.Directory == "":
 			return &engine.TargetError{Target: m.Target, Rule: rule + "; symbolic links are not followed there"}
 		case isKernels(found.to):
 			return &engine.TargetError{Target: m.Target, Rule: rule + ", where nothing else can be mounted"}
@@ -62,7 +62,7 @@ func (e *Engine) checkTargets(ctx context.Context, id, imageID string, mounts []
 		}
 	}
 	// Which links lead there is not known one by one, and a volume could lie over one of them.
-	own := slices.IndexFunc(mounts, func(m engine.Mount) bool { return m.Folder == "" })
+	own := slices.IndexFunc(mounts, func(m engine.Mount) bool { return m.Directory == "" })
 	if linked != "" && own >= 0 {
 		return &engine.TargetError{Target: mounts[own].Target,
 			Rule: "cannot be mounted: in this image, symbolic links lead " + linked + " elsewhere"}
@@ -71,8 +71,8 @@ func (e *Engine) checkTargets(ctx context.Context, id, imageID string, mounts []
 }
 
 func isKernels(target string) bool {
-	return target == "/" || slices.ContainsFunc(kernelFolders, func(folder string) bool {
-		return target == folder || strings.HasPrefix(target, folder+"/")
+	return target == "/" || slices.ContainsFunc(kernelDirectories, func(directory string) bool {
+		return target == directory || strings.HasPrefix(target, directory+"/")
 	})
 }
 

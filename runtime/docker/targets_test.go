@@ -16,14 +16,14 @@ import (
 func TestTargets(t *testing.T) {
 	e, janitor := open(t), newJanitor(t)
 	defer func() { _ = e.Close() }()
-	folder := func(name string) tar.Header { return tar.Header{Name: name + "/", Typeflag: tar.TypeDir} }
+	directory := func(name string) tar.Header { return tar.Header{Name: name + "/", Typeflag: tar.TypeDir} }
 	link := func(name, target string) tar.Header {
 		return tar.Header{Name: name, Linkname: target, Typeflag: tar.TypeSymlink}
 	}
 	host := engine.Mount{HostPath: t.TempDir(), Target: "/x/y/z"}
-	daemon := engine.Mount{Folder: "docker-test-" + uuid.NewString(), Target: "/opt/sandbox", ReadOnly: true}
+	daemon := engine.Mount{Directory: "docker-test-" + uuid.NewString(), Target: "/opt/sandbox", ReadOnly: true}
 	defer func() {
-		if err := janitor.RemoveVolume(context.WithoutCancel(t.Context()), daemon.Folder); err != nil {
+		if err := janitor.RemoveVolume(context.WithoutCancel(t.Context()), daemon.Directory); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -33,10 +33,10 @@ func TestTargets(t *testing.T) {
 		target string // of the error
 		says   string // empty: the container is made
 	}{
-		"folders":         {[]tar.Header{folder("x"), folder("x/y"), folder("x/y/z")}, []engine.Mount{host, daemon}, "", ""},
+		"directories":     {[]tar.Header{directory("x"), directory("x/y"), directory("x/y/z")}, []engine.Mount{host, daemon}, "", ""},
 		"nothing":         {nil, []engine.Mount{host, daemon}, "", ""},
-		"link at the end": {[]tar.Header{folder("x"), folder("x/y"), link("x/y/z", "/opt/sandbox")}, []engine.Mount{daemon, host}, host.Target, `"/x/y/z" of the image to "/opt/sandbox"`},
-		"link to dev":     {[]tar.Header{folder("x"), link("x/y", "../dev")}, []engine.Mount{host}, host.Target, `"/x/y" of the image to "/dev/z"`},
+		"link at the end": {[]tar.Header{directory("x"), directory("x/y"), link("x/y/z", "/opt/sandbox")}, []engine.Mount{daemon, host}, host.Target, `"/x/y/z" of the image to "/opt/sandbox"`},
+		"link to dev":     {[]tar.Header{directory("x"), link("x/y", "../dev")}, []engine.Mount{host}, host.Target, `"/x/y" of the image to "/dev/z"`},
 		"dangling link":   {[]tar.Header{link("x", "none")}, []engine.Mount{host}, host.Target, `"/x" of the image to "/none/y/z"`},
 		"dev is a link":   {[]tar.Header{link("dev", "/etc")}, []engine.Mount{daemon}, "", ""},
 		"opt is a link":   {[]tar.Header{link("opt", "/var/opt")}, []engine.Mount{daemon}, "", ""},

@@ -38,14 +38,14 @@ type filledVolume struct {
 	createdAt, imageID, path string
 }
 
-// EnsureFolder implements [engine.Engine].
+// EnsureDirectory implements [engine.Engine].
 //
 // Docker copies an image's files into an empty volume when it creates a container that mounts the
 // volume over them, so the files get there without running anything. A volume counts as filled when
 // every file in it equals the image's; one that a crash left half full, or that holds something
 // else, is removed and filled again. The labels must belong to this caller alone: containers with
 // them that an earlier run left behind are removed.
-func (e *Engine) EnsureFolder(ctx context.Context, name, imageID, path string,
+func (e *Engine) EnsureDirectory(ctx context.Context, name, imageID, path string,
 	labels map[string]string) error {
 	if filled, err := e.isKnownFilled(ctx, name, imageID, path); filled || err != nil {
 		return err

@@ -52,14 +52,14 @@ func (s ContainerSpec) checkNetwork() error {
 
 func (m Mount) check() error {
 	sources := 0
-	for _, source := range []string{m.HostPath, m.Volume, m.Folder} {
+	for _, source := range []string{m.HostPath, m.Volume, m.Directory} {
 		if source != "" {
 			sources++
 		}
 	}
 	switch {
 	case sources != 1:
-		return invalid("source", "exactly one of host path, volume and folder must be set")
+		return invalid("source", "exactly one of host path, volume and directory must be set")
 	case m.HostPath != "" && !filepath.IsAbs(m.HostPath):
 		return invalid("host path", "%q is not absolute", m.HostPath)
 	case m.Volume == "" && m.SubPath != "":

@@ -26,7 +26,7 @@ type Engine interface {
 	Close() error
 }
 
-// Images gets images, and folders of images.
+// Images gets images, and directories of images.
 type Images interface {
 	// EnsureImage returns the id of the image named ref and pulls it first when the engine does not
 	// have it. Calls of one [Caller] for the same missing image share one pull. progress, if not
@@ -44,10 +44,10 @@ type Images interface {
 	// registry refuses.
 	ProveAccess(ctx context.Context, ref string, auth *RegistryAuth) error
 
-	// EnsureFolder makes what the image holds at path available under the name, to be mounted as
-	// [Mount].Folder, and returns when it is complete. A folder that is complete already is left
-	// alone.
-	EnsureFolder(ctx context.Context, name, imageID, path string, labels map[string]string) error
+	// EnsureDirectory makes what the image holds at path available under the name, to be mounted as
+	// [Mount].Directory, and returns when it is complete. A directory that is complete already is
+	// left alone.
+	EnsureDirectory(ctx context.Context, name, imageID, path string, labels map[string]string) error
 }
 
 // Volumes keeps named volumes, which outlive containers.
@@ -141,7 +141,7 @@ type Info struct {
 	// its processes nor its network then.
 	Elsewhere bool
 	// OwnPaths are the paths of the engine's host that give control of the engine to a process that
-	// can write to them: its sockets, and the folders that it and what it is made of keep their
+	// can write to them: its sockets, and the directories that it and what it is made of keep their
 	// data in. Absolute and clean; not all of them need exist.
 	OwnPaths []string
 }
@@ -255,15 +255,15 @@ type Security struct {
 	SeccompProfile string
 }
 
-// Mount puts a folder or a volume into a container. Exactly one of HostPath, Volume and Folder is
-// set.
+// Mount puts a directory or a volume into a container. Exactly one of HostPath, Volume and
+// Directory is set.
 type Mount struct {
-	Folder   string // name given to [Images].EnsureFolder; always read-only
-	HostPath string // absolute path on the engine's host; must exist
-	Volume   string // name of a volume; created when it does not exist
-	SubPath  string // folder inside the volume, relative; must exist. Only with Volume
-	Target   string // absolute path in the container
-	ReadOnly bool
+	Directory string `json:"Folder"` // name given to [Images].EnsureDirectory; always read-only
+	HostPath  string // absolute path on the engine's host; must exist
+	Volume    string // name of a volume; created when it does not exist
+	SubPath   string // directory inside the volume, relative; must exist. Only with Volume
+	Target    string // absolute path in the container
+	ReadOnly  bool
 }
 
 // Status is what the engine says a container does.

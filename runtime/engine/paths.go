@@ -2,9 +2,9 @@ package engine
 
 import "path/filepath"
 
-// HostPaths are the sockets and folders of the container engines that a host may have, as they lie
-// by default: access to any of them is access to the host. They are absolute and clean; not all of
-// them need exist. It is for [Info].OwnPaths.
+// HostPaths are the sockets and directories of the container engines that a host may have, as they
+// lie by default: access to any of them is access to the host. They are absolute and clean; not all
+// of them need exist. It is for [Info].OwnPaths.
 func HostPaths() []string {
 	paths := []string{"/var/lib/docker", "/var/lib/containerd", "/var/lib/containers"}
 	for _, run := range []string{"/run", "/var/run"} {

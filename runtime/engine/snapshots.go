@@ -63,17 +63,17 @@ type Snapshots interface {
 
 	// Suspend ends the container's processes, with a SIGTERM to the first and after grace with a
 	// SIGKILL to all, and keeps what they have written: the container is [StatusStopped] then, and
-	// Start starts it on its files. A call that fails, or is cut off, can be repeated, also when the
-	// processes have ended meanwhile. Suspend returns [ErrNotFound], and [ErrNotRunning] for a
+	// Start starts it on its files. A call that fails, or is cut off, can be repeated, also when
+	// the processes have ended meanwhile. Suspend returns [ErrNotFound], and [ErrNotRunning] for a
 	// container that was not started or whose files are lost.
 	Suspend(ctx context.Context, id string, grace time.Duration) error
 
 	// Rollback ends the processes of a container and gives it the files of a snapshot in place of
-	// its own: it is [StatusStopped] then, and Start starts it on them. It has the same name, and may
-	// have another ID. The snapshot is of the same image. A call that fails, or is cut off, leaves
-	// the container with its own files or with those of the snapshot, and can be repeated. Rollback
-	// returns [ErrNotFound], [ErrNoSnapshot], [ErrNoRoom], and [ErrInvalid] for a snapshot of
-	// another image.
+	// its own: it is [StatusStopped] then, and Start starts it on them. It has the same name, and
+	// may have another ID. The snapshot is of the same image. A call that fails, or is cut off,
+	// leaves the container with its own files or with those of the snapshot, and can be repeated.
+	// Rollback returns [ErrNotFound], [ErrNoSnapshot], [ErrNoRoom], and [ErrInvalid] for a snapshot
+	// of another image.
 	//
 	// After a rollback to a snapshot with Memory, Start has the processes of the snapshot go on.
 	// Their connections to the outside have ended, and the container's address may be another one.
@@ -84,11 +84,11 @@ type Snapshots interface {
 	Rollback(ctx context.Context, id, name string) error
 
 	// CompareSnapshots calls visit for each file in which a snapshot differs from another one of
-	// the same image, or from the image where from is empty. A folder comes before what is in it,
-	// and names in a folder are sorted by their bytes; a folder that was removed stands for
-	// everything in it. An error of visit ends the comparison, and is returned. CompareSnapshots
-	// returns [ErrNoSnapshot], [ErrSnapshotTooLarge], and [ErrInvalid] for snapshots of different
-	// images.
+	// the same image, or from the image where from is empty. A directory comes before what is in
+	// it, and names in a directory are sorted by their bytes; a directory that was removed stands
+	// for everything in it. An error of visit ends the comparison, and is returned.
+	// CompareSnapshots returns [ErrNoSnapshot], [ErrSnapshotTooLarge], and [ErrInvalid] for
+	// snapshots of different images.
 	CompareSnapshots(ctx context.Context, from, to string, visit func(FileChange) error) error
 
 	// ArchiveSnapshot writes what CompareSnapshots compares as a layer of an image: a tar archive
@@ -104,8 +104,8 @@ type Snapshots interface {
 	DigestSnapshot(ctx context.Context, name string) (string, error)
 
 	// ExportSnapshot makes an image of a snapshot, with the layers of the snapshot's image, one or
-	// more of its own, and the same entrypoint, environment, user and working folder. The image gets
-	// the name ref, which another image may have had. ExportSnapshot returns [ErrNoSnapshot],
+	// more of its own, and the same entrypoint, environment, user and working directory. The image
+	// gets the name ref, which another image may have had. ExportSnapshot returns [ErrNoSnapshot],
 	// [ErrSnapshotTooLarge], [ErrNoRoom], [ErrInvalid] for a name that images cannot have, and
 	// [ErrImage] for files that an image cannot have; then nothing has the name.
 	ExportSnapshot(ctx context.Context, name, ref string) (Image, error)
@@ -130,14 +130,14 @@ type FileChange struct {
 	Path string // absolute, of any bytes
 	Kind ChangeKind
 	Type FileType // of the file as it is, or as it was when it was removed
-	Size int64    // of its content, or of a symbolic link's target; 0 for folders
+	Size int64    // of its content, or of a symbolic link's target; 0 for directories
 }
 
 // ChangeKind is what has become of a file.
 type ChangeKind string
 
 // The kinds of changes. A file is modified when its type, owner, mode, extended attributes, time of
-// change or content differs, and a folder when its owner, mode or extended attributes do.
+// change or content differs, and a directory when its owner, mode or extended attributes do.
 const (
 	ChangeAdded    ChangeKind = "added"
 	ChangeModified ChangeKind = "modified"
@@ -173,7 +173,7 @@ type Snapshot struct {
 	// It grows when an earlier one is removed, by what that may have shared with it, and by what
 	// stays of it because this one needs it. So it can be more than Bytes.
 	Bytes, Exclusive int64
-	Files            int  // how many names of files, folders and links it has; 0 where the engine does not count them
+	Files            int  // how many names of files, directories and links it has; 0 where the engine does not count them
 	Memory           bool // it has the container's processes, too, which Bytes and Exclusive count
 	// Frozen is for how long the container's processes did not run; 0 when they did not run before.
 	Frozen  time.Duration

@@ -33,12 +33,12 @@ const (
 // maxSocketPath is how long the path of a unix socket may be, with room for the NUL that ends it.
 const maxSocketPath = 107
 
-// connection is what a kernel and its client share: a private folder with the connection file, and
-// with the sockets when the transport is ipc.
+// connection is what a kernel and its client share: a private directory with the connection file,
+// and with the sockets when the transport is ipc.
 type connection struct {
 	dir  string
 	file string
-	lock *os.File // the folder itself, locked for as long as the connection is in use
+	lock *os.File // the directory itself, locked for as long as the connection is in use
 	key  []byte
 	info connectionInfo
 }
@@ -58,15 +58,15 @@ type connectionInfo struct {
 	KernelName      string `json:"kernel_name"`
 }
 
-// folderPattern is what the folders of connections are called.
-const folderPattern = "execd-kernel-*"
+// directoryPattern is what the directories of connections are called.
+const directoryPattern = "execd-kernel-*"
 
-// newConnection makes a folder in parent, which is the system's folder for temporary files when
-// empty. Its owner calls remove.
+// newConnection makes a directory in parent, which is the system's directory for temporary files
+// when empty. Its owner calls remove.
 func newConnection(parent string, spec kernelspec) (*connection, error) {
 	c := &connection{key: []byte(rand.Text())}
 	for c.lock == nil {
-		if err := c.makeFolder(parent); err != nil {
+		if err := c.makeDirectory(parent); err != nil {
 			return nil, err
 		}
 	}
@@ -77,10 +77,10 @@ func newConnection(parent string, spec kernelspec) (*connection, error) {
 	return c, nil
 }
 
-// makeFolder makes the folder and locks it. Between the two, another process's sweep may remove it:
-// then lock is nil.
-func (c *connection) makeFolder(parent string) error {
-	dir, err := os.MkdirTemp(parent, folderPattern) // mode 0700
+// makeDirectory makes the directory and locks it. Between the two, another process's sweep may
+// remove it: then lock is nil.
+func (c *connection) makeDirectory(parent string) error {
+	dir, err := os.MkdirTemp(parent, directoryPattern) // mode 0700
 	if err != nil {
 		return err
 	}
@@ -101,13 +101,13 @@ func (c *connection) makeFolder(parent string) error {
 	return nil
 }
 
-// sweepConnections removes the folders that an execd left behind that could not clean up. Their
+// sweepConnections removes the directories that an execd left behind that could not clean up. Their
 // locks ended with it, as its kernels did.
 func sweepConnections(parent string) error {
 	if parent == "" {
 		parent = os.TempDir()
 	}
-	dirs, err := filepath.Glob(filepath.Join(parent, folderPattern))
+	dirs, err := filepath.Glob(filepath.Join(parent, directoryPattern))
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func sweepConnections(parent string) error {
 	for _, dir := range dirs {
 		lock, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 		if err != nil {
-			continue // another user's, just gone, or no folder: anyone may make a file of such a name
+			continue // another user's, just gone, or no directory: anyone may make a file of such a name
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			failures = append(failures, remove.All(context.Background(), dir))

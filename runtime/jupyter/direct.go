@@ -33,10 +33,10 @@ type DirectOptions struct {
 	// kernelspecs are searched. Names that begin with EXECD_ are the daemon's own and are not
 	// passed on.
 	Env []string
-	// SearchPath replaces the folders that kernelspecs are looked for in, most important first.
+	// SearchPath replaces the directories that kernelspecs are looked for in, most important first.
 	SearchPath []string
-	// TempDir is where each kernel's private folder is made; empty means the system's folder for
-	// temporary files.
+	// TempDir is where each kernel's private directory is made; empty means the system's directory
+	// for temporary files.
 	TempDir string
 	// StartTimeout is how long a kernel has to answer after its start; zero means three minutes.
 	StartTimeout time.Duration
@@ -86,7 +86,7 @@ func NewDirect(options DirectOptions) *Direct {
 		kernels: make(map[*directKernel]struct{})}
 }
 
-// Specs implements kernel.Host. It reads the folders at each call, so that a kernel installed
+// Specs implements kernel.Host. It reads the directories at each call, so that a kernel installed
 // meanwhile is found.
 func (d *Direct) Specs(context.Context) ([]kernel.Spec, error) {
 	var specs []kernel.Spec

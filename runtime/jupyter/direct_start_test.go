@@ -89,8 +89,8 @@ func TestDirectStartFailures(t *testing.T) {
 	}
 
 	t.Run("directory", func(t *testing.T) {
-		_, err := host.Start(t.Context(), "silent", kernel.StartOptions{Dir: "/no/such/folder"})
-		if !errors.Is(err, kernel.ErrStart) || !strings.Contains(err.Error(), "/no/such/folder") {
+		_, err := host.Start(t.Context(), "silent", kernel.StartOptions{Dir: "/no/such/directory"})
+		if !errors.Is(err, kernel.ErrStart) || !strings.Contains(err.Error(), "/no/such/directory") {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -21,7 +21,7 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// newDirect returns a host that uses the installed kernelspecs, and the folder for its temporary
+// newDirect returns a host that uses the installed kernelspecs, and the directory for its temporary
 // files, which must be empty at the end.
 func newDirect(t *testing.T, options jupyter.DirectOptions) *jupyter.Direct {
 	t.Helper()
@@ -37,7 +37,7 @@ func newDirect(t *testing.T, options jupyter.DirectOptions) *jupyter.Direct {
 			t.Errorf("closing: %v", err)
 		}
 		if left, err := os.ReadDir(options.TempDir); err != nil || len(left) != 0 {
-			t.Errorf("left in the folder for temporary files: %v, %v", left, err)
+			t.Errorf("left in the directory for temporary files: %v, %v", left, err)
 		}
 	})
 	return host
@@ -82,7 +82,7 @@ func TestDirect(t *testing.T) {
 	})
 }
 
-func TestDirectSweepsUnusedFolders(t *testing.T) {
+func TestDirectSweepsUnusedDirectories(t *testing.T) {
 	dir := t.TempDir()
 	options := jupyter.DirectOptions{Env: os.Environ(), TempDir: dir, Logger: zerolog.Nop()}
 	first := jupyter.NewDirect(options)
@@ -106,25 +106,25 @@ func TestDirectSweepsUnusedFolders(t *testing.T) {
 	second := jupyter.NewDirect(options)
 	defer second.Close()
 	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the unused folder: %v", err)
+		t.Errorf("the unused directory: %v", err)
 	}
 	if _, err := os.Stat(other); err != nil {
-		t.Errorf("the folder of another process: %v", err)
+		t.Errorf("the directory of another process: %v", err)
 	}
 	if got := run(t, k,
 		"import os; print(os.path.exists(get_ipython().kernel.config.IPKernelApp.connection_file or '/'))"); got != "True\n" {
 		t.Errorf("the kernel that runs: %q", got)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 3 {
-		t.Errorf("in the folder: %v, %v", entries, err)
+		t.Errorf("in the directory: %v, %v", entries, err)
 	}
 	if err := first.Close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestDirectSweepsDeepFolders: any user of the sandbox can make one of such a name.
-func TestDirectSweepsDeepFolders(t *testing.T) {
+// TestDirectSweepsDeepDirectories: any user of the sandbox can make one of such a name.
+func TestDirectSweepsDeepDirectories(t *testing.T) {
 	dir := t.TempDir()
 	deep := filepath.Join(dir, "execd-kernel-1234")
 	if err := os.MkdirAll(filepath.Join(deep, strings.Repeat("d/", 1000)), 0o700); err != nil {
@@ -146,7 +146,7 @@ func TestDirectSweepsDeepFolders(t *testing.T) {
 	host := jupyter.NewDirect(jupyter.DirectOptions{TempDir: dir, Logger: zerolog.Nop()})
 	defer host.Close()
 	if _, err := os.Stat(deep); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the deep folder: %v", err)
+		t.Errorf("the deep directory: %v", err)
 	}
 }
 

@@ -32,7 +32,7 @@ type jupyterServer struct {
 	cmd    *exec.Cmd
 	ended  chan struct{}
 	output string // file
-	specs  string // folder for kernelspecs of its own
+	specs  string // directory for kernelspecs of its own
 }
 
 // startServer starts a server on a free port, or on the given one, and returns when it answers.

@@ -18,7 +18,7 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// kernelspec is an installed kernelspec: a folder with a kernel.json.
+// kernelspec is an installed kernelspec: a directory with a kernel.json.
 type kernelspec struct {
 	name string
 	dir  string
@@ -42,7 +42,7 @@ const maxSpec = 1 << 20
 // specName is what Jupyter accepts as a kernelspec's name.
 var specName = pattern(`^[A-Za-z0-9._-]+$`)
 
-// kernelDirs returns the folders that kernelspecs are looked for in, most important first, as
+// kernelDirs returns the directories that kernelspecs are looked for in, most important first, as
 // jupyter_core does. What belongs to the prefix of a Python is left out, because we run in none.
 func kernelDirs(env []string) []string {
 	var data []string
@@ -66,9 +66,9 @@ func kernelDirs(env []string) []string {
 	return data
 }
 
-// findSpecs returns the kernelspecs of the folders, sorted by name. Of two with the same name the
-// first folder's wins. What is broken is logged and skipped: one invalid file must not remove the
-// other languages.
+// findSpecs returns the kernelspecs of the directories, sorted by name. Of two with the same name
+// the first directory's wins. What is broken is logged and skipped: one invalid file must not
+// remove the other languages.
 func findSpecs(dirs []string, log zerolog.Logger) []kernelspec {
 	found := make(map[string]kernelspec)
 	for _, dir := range dirs {

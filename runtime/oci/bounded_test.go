@@ -154,7 +154,7 @@ func TestFullDiskAtOpen(t *testing.T) {
 // smallDisk gives the data of the site a disk of 96 MiB, and returns where it is.
 func smallDisk(t *testing.T, s site) string {
 	t.Helper()
-	disk := filepath.Dir(s.Folder)
+	disk := filepath.Dir(s.Directory)
 	if err := unix.Mount("oci-test", disk, "tmpfs", 0, "size=96m"); err != nil {
 		t.Fatal(err)
 	}

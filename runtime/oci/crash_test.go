@@ -117,7 +117,7 @@ func checkCode(report func(string, ...any), ended engine.Container) {
 // killKeeper kills the process that listens on the keeper's socket, if there is one.
 func killKeeper(t *testing.T, s site) {
 	t.Helper()
-	if pid, err := keeper.ListenerPID(s.RunFolder); err == nil {
+	if pid, err := keeper.ListenerPID(s.RunDirectory); err == nil {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 }

@@ -48,8 +48,8 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (id stri
 		}
 	}()
 	err = bundle.Check(bundle.Input{
-		ID: c.ID, Spec: spec, Image: bundle.Config(image.Config), Layers: image.Layers, RootFS: c.Folder.RootFS(),
-		EtcFolder: c.Folder.Etc(), Runtime: handler,
+		ID: c.ID, Spec: spec, Image: bundle.Config(image.Config), Layers: image.Layers, RootFS: c.Directory.RootFS(),
+		EtcDirectory: c.Directory.Etc(), Runtime: handler,
 	})
 	if err != nil {
 		return "", err
@@ -67,7 +67,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (id stri
 	return c.ID, nil
 }
 
-// checkSpec refuses what breaks the contract, and what this package's own records, folders and
+// checkSpec refuses what breaks the contract, and what this package's own records, directories and
 // network do not permit. The rest is for package bundle.
 func checkSpec(spec engine.ContainerSpec) error {
 	if err := spec.Check(); err != nil {
@@ -81,8 +81,8 @@ func checkSpec(spec engine.ContainerSpec) error {
 		switch {
 		case m.Volume != "":
 			err = layout.CheckName("volume", m.Volume)
-		case m.Folder != "":
-			err = layout.CheckName("folder", m.Folder)
+		case m.Directory != "":
+			err = layout.CheckName("directory", m.Directory)
 		}
 		if err != nil {
 			return fmt.Errorf("mount %s: %w", m.Target, err)

@@ -18,7 +18,7 @@ import (
 	"sandbox.internal/runtime/oci/internal/trash"
 )
 
-// disks makes the folders for what containers write.
+// disks makes the directories for what containers write.
 //
 // What a container writes is bounded by giving it a file system of its own, in a file. It has
 // everything of the host that the container can write to and that is not a mount of its user's: the
@@ -26,8 +26,8 @@ import (
 // from being unmounted until the container has ended: otherwise the end of its last process would
 // wait until all its writes are on the host's disk, to be deleted then.
 type disks struct {
-	folder string // for tests of the host
-	bytes  int64  // the bound; 0 for none
+	directory string // for tests of the host
+	bytes     int64  // the bound; 0 for none
 	// journaled is whether file systems are made such that they can be used after a crash of the
 	// host.
 	journaled bool
@@ -63,20 +63,20 @@ func (d *disks) tested(ctx context.Context) (_ *disk.Format, err error) {
 	if d.format != nil {
 		return d.format, nil
 	}
-	folder, err := os.MkdirTemp(d.folder, testPattern)
+	directory, err := os.MkdirTemp(d.directory, testPattern)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
 	durability := disk.Lost
 	if d.journaled {
 		durability = disk.Journaled
 	}
-	format, err := disk.NewFormat(ctx, folder, d.bytes, durability)
+	format, err := disk.NewFormat(ctx, directory, d.bytes, durability)
 	if err != nil {
 		return nil, err
 	}
-	made, err := format.Make(filepath.Join(folder, "filesystem"))
+	made, err := format.Make(filepath.Join(directory, "filesystem"))
 	if err != nil {
 		return nil, err
 	}
@@ -87,20 +87,20 @@ func (d *disks) tested(ctx context.Context) (_ *disk.Format, err error) {
 	return format, nil
 }
 
-// make makes the folders for what the container writes, empty, and root, where its root file system
-// is mounted.
+// make makes the directories for what the container writes, empty, and root, where its root file
+// system is mounted.
 func (d *disks) make(ctx context.Context, c *containers.Container, root string) error {
 	// There is something only after a start that failed, which may have run the container's
-	// program; an overlay's folders cannot be used twice.
-	if err := d.trash.Throw(c.Folder.Disk()); err != nil {
+	// program; an overlay's directories cannot be used twice.
+	if err := d.trash.Throw(c.Directory.Disk()); err != nil {
 		return err
 	}
-	made := []string{c.Folder.Disk(), root}
+	made := []string{c.Directory.Disk(), root}
 	if d.bytes == 0 {
-		made = append(made, c.Folder.Upper(), c.Folder.Work(), c.Folder.Etc())
+		made = append(made, c.Directory.Upper(), c.Directory.Work(), c.Directory.Etc())
 	}
-	for _, folder := range made {
-		if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // it becomes the container's root
+	for _, directory := range made {
+		if err := os.Mkdir(directory, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // it becomes the container's root
 			return err
 		}
 	}
@@ -108,7 +108,7 @@ func (d *disks) make(ctx context.Context, c *containers.Container, root string) 
 		return d.makeBounded(ctx, c)
 	}
 	// The container's root has the mode of upper, whatever the service's umask is.
-	return os.Chmod(c.Folder.Upper(), 0o755) //nolint:gosec // as above
+	return os.Chmod(c.Directory.Upper(), 0o755) //nolint:gosec // as above
 }
 
 // makeBounded makes the file system that a container writes to, empty.
@@ -117,14 +117,14 @@ func (d *disks) makeBounded(ctx context.Context, c *containers.Container) error 
 	if err != nil {
 		return fmt.Errorf("file system for what it writes: %w", err)
 	}
-	made, err := format.Make(c.Folder.Filesystem())
+	made, err := format.Make(c.Directory.Filesystem())
 	if err != nil {
 		return fmt.Errorf("file system for what it writes: %w", err)
 	}
 	c.SetDisk(made)
 	// The container's root has the mode of upper.
-	for _, folder := range []string{layout.Upper, layout.Work, layout.Etc} {
-		if err := made.Mkdir(folder, 0o755); err != nil {
+	for _, directory := range []string{layout.Upper, layout.Work, layout.Etc} {
+		if err := made.Mkdir(directory, 0o755); err != nil {
 			return err
 		}
 	}
@@ -132,18 +132,18 @@ func (d *disks) makeBounded(ctx context.Context, c *containers.Container) error 
 }
 
 // reopen takes up what an earlier start of the container has written, and makes root. Whether that
-// is bounded was decided then. Nothing below the folder for its writes is followed: the container
-// has written it.
+// is bounded was decided then. Nothing below the directory for its writes is followed: the
+// container has written it.
 func (d *disks) reopen(c *containers.Container, root string) error {
 	if err := os.Mkdir(root, 0o755); err != nil && !errors.Is(err, os.ErrExist) { //nolint:gosec // it becomes the container's root
 		return err
 	}
-	switch _, err := os.Lstat(c.Folder.Filesystem()); {
+	switch _, err := os.Lstat(c.Directory.Filesystem()); {
 	case errors.Is(err, os.ErrNotExist):
 		if err := d.checkUnbounded(c); err != nil {
 			return err
 		}
-		return allowMount(c.Folder.Work())
+		return allowMount(c.Directory.Work())
 	case err != nil:
 		return err
 	}
@@ -164,9 +164,9 @@ func allowMount(work string) error {
 
 // sync has what a container has written, none of whose processes is left, on the disk.
 func (d *disks) sync(c *containers.Container) error {
-	switch _, err := os.Lstat(c.Folder.Filesystem()); {
+	switch _, err := os.Lstat(c.Directory.Filesystem()); {
 	case errors.Is(err, os.ErrNotExist):
-		return syncFileSystem(c.Folder.Disk())
+		return syncFileSystem(c.Directory.Disk())
 	case err != nil:
 		return err
 	}
@@ -175,10 +175,10 @@ func (d *disks) sync(c *containers.Container) error {
 		return err
 	}
 	err = syncFileSystem(opened.Path("."))
-	return errors.Join(err, opened.Close(), syncFileSystem(c.Folder.Filesystem()))
+	return errors.Join(err, opened.Close(), syncFileSystem(c.Directory.Filesystem()))
 }
 
-// syncFileSystem syncs the file system of a file or folder, which is no symbolic link.
+// syncFileSystem syncs the file system of a file or directory, which is no symbolic link.
 func syncFileSystem(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -197,20 +197,20 @@ func openBounded(c *containers.Container) (*disk.Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	opened, err := attached.Open(c.Folder.Filesystem())
+	opened, err := attached.Open(c.Directory.Filesystem())
 	if errors.Is(err, os.ErrNotExist) {
-		opened, err = disk.Reopen(c.Folder.Filesystem())
+		opened, err = disk.Reopen(c.Directory.Filesystem())
 	}
 	return opened, err
 }
 
-// checkUnbounded makes sure that the folders for the writes of a container are there. The error
+// checkUnbounded makes sure that the directories for the writes of a container are there. The error
 // wraps [disk.ErrBroken] when they are not.
 func (d *disks) checkUnbounded(c *containers.Container) error {
-	for _, folder := range []string{c.Folder.Upper(), c.Folder.Work(), c.Folder.Etc()} {
-		info, err := os.Lstat(folder)
+	for _, directory := range []string{c.Directory.Upper(), c.Directory.Work(), c.Directory.Etc()} {
+		info, err := os.Lstat(directory)
 		if errors.Is(err, os.ErrNotExist) || err == nil && !info.IsDir() {
-			return fmt.Errorf("%w: folder %s", disk.ErrBroken, filepath.Base(folder))
+			return fmt.Errorf("%w: directory %s", disk.ErrBroken, filepath.Base(directory))
 		}
 		if err != nil {
 			return err
@@ -222,7 +222,7 @@ func (d *disks) checkUnbounded(c *containers.Container) error {
 // check makes sure, after a reboot, that what a container has written can be used. Only an error
 // that wraps [disk.ErrBroken] is final.
 func (d *disks) check(c *containers.Container) error {
-	if _, err := os.Lstat(c.Folder.Filesystem()); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(c.Directory.Filesystem()); errors.Is(err, os.ErrNotExist) {
 		return d.checkUnbounded(c)
 	}
 	opened, err := openBounded(c)
@@ -234,7 +234,7 @@ func (d *disks) check(c *containers.Container) error {
 
 // adopt opens the file system of a container that an earlier service has started.
 func (d *disks) adopt(c *containers.Container, attached disk.Attached) {
-	found, err := attached.Open(c.Folder.Filesystem())
+	found, err := attached.Open(c.Directory.Filesystem())
 	if errors.Is(err, os.ErrNotExist) { // its writes are not bounded
 		return
 	}
@@ -276,13 +276,13 @@ func (d *disks) close(all []*containers.Container) error {
 	return errors.Join(errs...)
 }
 
-// diskPath returns the path of a folder of what the container writes, upper or etc, for this
+// diskPath returns the path of a directory of what the container writes, upper or etc, for this
 // process.
-func diskPath(c *containers.Container, folder string) string {
+func diskPath(c *containers.Container, directory string) string {
 	if bounded := c.Disk(); bounded != nil {
-		return bounded.Path(folder)
+		return bounded.Path(directory)
 	}
-	return filepath.Join(c.Folder.Disk(), folder)
+	return filepath.Join(c.Directory.Disk(), directory)
 }
 
 // openEtc opens one of a container's own files of /etc.
@@ -290,7 +290,7 @@ func openEtc(c *containers.Container, name string) (*os.File, error) {
 	if bounded := c.Disk(); bounded != nil {
 		return bounded.Open(filepath.Join(layout.Etc, name))
 	}
-	return os.Open(filepath.Join(c.Folder.Etc(), name))
+	return os.Open(filepath.Join(c.Directory.Etc(), name))
 }
 
 func diskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -82,13 +82,13 @@ func (s *start) writeEtc() error {
 	if has {
 		files[machineIDFile] = machineID(c.ID) + "\n"
 	}
-	folder := diskPath(c, layout.Etc)
+	directory := diskPath(c, layout.Etc)
 	for file, content := range files {
-		if err := writeShared(filepath.Join(folder, file), []byte(content)); err != nil {
+		if err := writeShared(filepath.Join(directory, file), []byte(content)); err != nil {
 			return err
 		}
 	}
-	return s.writeShown(folder)
+	return s.writeShown(directory)
 }
 
 // machineID returns the machine id of a container, which is the same at each of its starts.

@@ -15,17 +15,17 @@ import (
 // OpenDisk opens the file system of a container that nothing uses.
 var OpenDisk = disk.Reopen
 
-// Volumes returns the names of the volumes and folders that carry all the labels.
+// Volumes returns the names of the volumes and directories that carry all the labels.
 func (e *Engine) Volumes(_ context.Context, labels map[string]string) ([]string, error) {
 	var names []string
-	for folder, file := range map[string]string{e.layout.Volumes(): "volume.json", e.layout.Folders(): "folder.json"} {
-		entries, err := os.ReadDir(folder)
+	for directory, file := range map[string]string{e.layout.Volumes(): "volume.json", e.layout.Directories(): "folder.json"} {
+		entries, err := os.ReadDir(directory)
 		if err != nil {
 			return nil, fmt.Errorf("list volumes: %w", err)
 		}
 		for _, entry := range entries {
 			var found struct{ Labels map[string]string }
-			content, err := os.ReadFile(filepath.Join(folder, entry.Name(), file))
+			content, err := os.ReadFile(filepath.Join(directory, entry.Name(), file))
 			if err != nil || json.Unmarshal(content, &found) != nil || layout.CheckName("volume", entry.Name()) != nil {
 				continue
 			}
@@ -42,7 +42,7 @@ func (e *Engine) Volumes(_ context.Context, labels map[string]string) ([]string,
 	return names, nil
 }
 
-// RemoveVolume removes the volume, and the folder, of the name with what they hold. It succeeds
+// RemoveVolume removes the volume, and the directory, of the name with what they hold. It succeeds
 // when neither is there. It returns [engine.ErrInvalid] while a container that has not been removed
 // mounts it.
 func (e *Engine) RemoveVolume(_ context.Context, name string) error {
@@ -50,11 +50,11 @@ func (e *Engine) RemoveVolume(_ context.Context, name string) error {
 	if err := layout.CheckName("volume", name); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	if user := e.containers.MountedBy(func(m engine.Mount) bool { return m.Volume == name || m.Folder == name }); user != "" {
+	if user := e.containers.MountedBy(func(m engine.Mount) bool { return m.Volume == name || m.Directory == name }); user != "" {
 		return fmt.Errorf("%s: %w: container %s mounts it", op, engine.ErrInvalid, user)
 	}
-	for _, folder := range []string{e.layout.Volumes(), e.layout.Folders()} {
-		if err := e.trash.Throw(filepath.Join(folder, name)); err != nil {
+	for _, directory := range []string{e.layout.Volumes(), e.layout.Directories()} {
+		if err := e.trash.Throw(filepath.Join(directory, name)); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}
 	}

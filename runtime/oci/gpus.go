@@ -28,13 +28,13 @@ type gpus struct {
 	listed     time.Time
 }
 
-func openGPUs(kind string, folders []string, all *containers.Registry) (*gpus, error) {
+func openGPUs(kind string, directories []string, all *containers.Registry) (*gpus, error) {
 	g := &gpus{kind: kind, containers: all}
 	if kind == "" {
 		return g, nil
 	}
 	var err error
-	g.devices, err = cdi.New(kind, folders)
+	g.devices, err = cdi.New(kind, directories)
 	return g, err
 }
 
@@ -52,7 +52,7 @@ func (g *gpus) take(count int, record func(names []string) error) error {
 	names, unreadable := g.devices.List()
 	if len(names) == 0 {
 		return errors.Join(fmt.Errorf("%w: GPUs: this machine has no CDI specification of %s in %s", engine.ErrInvalid,
-			g.kind, strings.Join(cdi.Folders, " or ")), unreadable)
+			g.kind, strings.Join(cdi.Directories, " or ")), unreadable)
 	}
 	wanted := count
 	if count == engine.AllGPUs {

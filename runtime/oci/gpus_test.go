@@ -42,9 +42,9 @@ devices:
 // gpuSite is a site whose machine has the two devices.
 func gpuSite(t *testing.T, users oci.UserNamespaces) site {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, number := range map[string]uint64{"null0": unix.Mkdev(1, 3), "null1": unix.Mkdev(1, 3), "tun0": unix.Mkdev(10, 200)} {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		err := unix.Mknod(path, unix.S_IFCHR|0o666, int(number)) //nolint:gosec // it fits
 		if err == nil {
 			err = os.Chmod(path, 0o666) // whatever the umask is
@@ -53,18 +53,18 @@ func gpuSite(t *testing.T, users oci.UserNamespaces) site {
 			t.Fatal(err)
 		}
 	}
-	for name, content := range map[string]string{"library": "code", "gpu.yaml": fmt.Sprintf(gpuSpecification, folder)} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o644); err != nil {
+	for name, content := range map[string]string{"library": "code", "gpu.yaml": fmt.Sprintf(gpuSpecification, directory)} {
+		if err := os.WriteFile(filepath.Join(directory, name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, at := range []string{folder, filepath.Dir(folder)} { // users of containers reach it
+	for _, at := range []string{directory, filepath.Dir(directory)} { // users of containers reach it
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s := newSite(t, "crun")
-	s.GPUKind, s.CDIFolder, s.Users = "example.org/gpu", folder, users
+	s.GPUKind, s.CDIDirectory, s.Users = "example.org/gpu", directory, users
 	return s
 }
 
@@ -88,8 +88,8 @@ func TestGPUs(t *testing.T) {
 			if text, ended := output(t, e, ask(1, "cat", "/opt/gpu/library", "/dev/gpu/zero")); text != "code" || ended.ExitCode != 0 {
 				t.Errorf("the container reads %q, exit code %d", text, ended.ExitCode)
 			}
-			// What makes interfaces can be opened, and not read before it has made one. The error is
-			// the kernel's, or that of Go's poller, which may get an event before the read.
+			// What makes interfaces can be opened, and not read before it has made one. The error
+			// is the kernel's, or that of Go's poller, which may get an event before the read.
 			if text, _ := output(t, e, ask(1, "cat", "/dev/gpu/tun")); !strings.HasPrefix(text, "read /dev/gpu/tun: ") {
 				t.Errorf("the device of the GPU: %q, want that the read fails", text)
 			}
@@ -160,7 +160,7 @@ func TestListOfGPUs(t *testing.T) {
 		t.Errorf("the GPUs are %s %q, %v, want %q", kind, names, err, want)
 	}
 	closeEngine(t, e)
-	if err := os.WriteFile(filepath.Join(s.CDIFolder, "broken.yaml"), []byte("cdiVersion: 7"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(s.CDIDirectory, "broken.yaml"), []byte("cdiVersion: 7"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	e = s.mustOpen(t)

@@ -43,7 +43,7 @@ func (e *Engine) checkHost() error {
 	return errors.Join(errs...)
 }
 
-// checkOverlay makes an overlay file system like a container's in the folder, and mounts it
+// checkOverlay makes an overlay file system like a container's in the directory, and mounts it
 // nowhere.
 func checkOverlay(data string) error {
 	test, err := os.MkdirTemp(data, testPattern)
@@ -54,8 +54,8 @@ func checkOverlay(data string) error {
 	o := overlay.Overlay{
 		Lower: []string{filepath.Join(test, "lower")}, Upper: filepath.Join(test, "upper"), Work: filepath.Join(test, "work"), Volatile: true,
 	}
-	for _, folder := range []string{o.Lower[0], o.Upper, o.Work} {
-		if err := os.Mkdir(folder, layout.FolderMode); err != nil {
+	for _, directory := range []string{o.Lower[0], o.Upper, o.Work} {
+		if err := os.Mkdir(directory, layout.DirectoryMode); err != nil {
 			return err
 		}
 	}
@@ -115,8 +115,8 @@ func hostMemory() (int64, error) {
 	return int64(info.Totalram) * int64(info.Unit), nil //nolint:gosec // a host's memory fits
 }
 
-// checkSameMount makes sure that the keeper has the same data folder. Its mount namespace was made
-// when it was started: a disk that the host has mounted there since is not seen in it.
+// checkSameMount makes sure that the keeper has the same data directory. Its mount namespace was
+// made when it was started: a disk that the host has mounted there since is not seen in it.
 func checkSameMount(l layout.Layout) error {
 	pid, err := keeper.ListenerPID(l.Run)
 	if err != nil {

@@ -172,7 +172,7 @@ func TestStartAfterEnd(t *testing.T) {
 	})
 }
 
-// TestWrittenLinks: what a container has put in the place of folders on its way decides nothing
+// TestWrittenLinks: what a container has put in the place of directories on its way decides nothing
 // outside of it.
 func TestWrittenLinks(t *testing.T) {
 	eachKeeping(t, func(t *testing.T, s site) {
@@ -200,16 +200,16 @@ func TestWrittenLinks(t *testing.T) {
 	})
 }
 
-// inDisk calls do with the folder that a container that does not run has written.
+// inDisk calls do with the directory that a container that does not run has written.
 func (s site) inDisk(t *testing.T, id string, do func(upper string)) {
 	t.Helper()
-	folder := filepath.Join(s.Folder, "containers", id, "disk")
+	directory := filepath.Join(s.Directory, "containers", id, "disk")
 	if s.DiskBytes == 0 {
-		do(filepath.Join(folder, "upper"))
+		do(filepath.Join(directory, "upper"))
 		return
 	}
 	wait.Until(t, "the file system of the container is unmounted", func() bool { return len(s.loopDevices(t)) == 0 })
-	opened, err := oci.OpenDisk(filepath.Join(folder, "filesystem"))
+	opened, err := oci.OpenDisk(filepath.Join(directory, "filesystem"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestFilesLost(t *testing.T) {
 		awaitLog(t, e, other, "start 1")
 		closeEngine(t, e)
 		s.reboot(t, id, other)
-		disk := filepath.Join(s.Folder, "containers", id, "disk")
+		disk := filepath.Join(s.Directory, "containers", id, "disk")
 		if s.DiskBytes == 0 {
 			if err := os.RemoveAll(filepath.Join(disk, "upper")); err != nil {
 				t.Fatal(err)
@@ -263,7 +263,7 @@ func TestSyncedIsOnTheDisk(t *testing.T) {
 	e := s.mustOpen(t)
 	id := start(t, e, kept(loadProbe(t, e)))
 	awaitLog(t, e, id, "start 1")
-	if _, err := os.Lstat(filepath.Join(s.Folder, "containers", id, "disk", "work", "work", "incompat", "volatile")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(filepath.Join(s.Directory, "containers", id, "disk", "work", "work", "incompat", "volatile")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the root file system was mounted volatile: %v", err)
 	}
 	removeAll(t, e)

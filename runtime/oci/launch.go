@@ -72,12 +72,12 @@ type start struct {
 	spec      engine.ContainerSpec
 	image     images.Image
 	chain     []string // the trees of the snapshots that the container lies on, lowest first
-	imagesIn  string   // a folder with all layers of the image, and the chain
+	imagesIn  string   // a directory with all layers of the image, and the chain
 	test      bool     // of user namespaces: the image is not the image store's
 	repeated  bool     // the container was started before
 	again     bool     // on what an earlier start has written
 	keeps     bool     // what the container writes is to outlive a reboot
-	restore   string   // the folder with the processes that it is given; empty for a start of its program
+	restore   string   // the directory with the processes that it is given; empty for a start of its program
 	runtime   bundle.Runtime
 	group     cgroup.Group
 	own       *network.Namespace    // the network that was made for it, or nil
@@ -146,7 +146,7 @@ func (s *start) run(ctx context.Context) (err error) {
 	}
 
 	// From here on there is a process.
-	if err := bundle.Write(string(c.Folder), s.bundle()); err != nil {
+	if err := bundle.Write(string(c.Directory), s.bundle()); err != nil {
 		return err
 	}
 	process, err := s.keeper.Launch(ctx, s.keeperLaunch())
@@ -190,7 +190,7 @@ func (s *start) checkNetwork(process keeper.Process) error {
 // recordBegin records that something of the container may exist from now on.
 func (s *start) recordBegin() error {
 	// One may be left from before a reboot, and its processes with it.
-	if err := os.Remove(s.container.Folder.Held()); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(s.container.Directory.Held()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	err := s.gpus.take(s.spec.Resources.GPUs, func(names []string) error {
@@ -207,7 +207,8 @@ func (s *start) recordBegin() error {
 	return err
 }
 
-// makeDisk makes the folders for what the container writes, or takes up those of an earlier start.
+// makeDisk makes the directories for what the container writes, or takes up those of an earlier
+// start.
 func (s *start) makeDisk(ctx context.Context) error {
 	if s.again {
 		return s.disks.reopen(s.container, s.root())
@@ -228,7 +229,7 @@ func (s *start) root() string {
 	if s.ids.First != 0 {
 		return s.layout.Root(s.container.ID)
 	}
-	return s.container.Folder.RootFS()
+	return s.container.Directory.RootFS()
 }
 
 // connect makes the container's network, or finds the one that it shares, and records it.
@@ -297,7 +298,7 @@ func (s *start) bundle() bundle.Input {
 	in := bundle.Input{
 		ID: c.ID, Spec: spec, Image: bundle.Config(s.image.Config), Layers: s.image.Layers, RootFS: s.root(),
 		NetNS: s.netNS, Mounts: s.paths.mounts, Sys: s.paths.sys, CgroupsPath: s.group.Path(),
-		EtcFolder: diskPath(c, layout.Etc), EtcSource: filepath.Join(s.paths.writes, layout.Etc), Runtime: s.runtime,
+		EtcDirectory: diskPath(c, layout.Etc), EtcSource: filepath.Join(s.paths.writes, layout.Etc), Runtime: s.runtime,
 		Devices: s.devices,
 	}
 	in.Written = slices.Clone(s.chain)
@@ -325,13 +326,13 @@ func (s *start) keeperLaunch() keeper.Launch {
 		Lower: s.paths.layers, Volatile: !s.keeps,
 		Upper: filepath.Join(s.paths.writes, layout.Upper), Work: filepath.Join(s.paths.writes, layout.Work),
 	}
-	launch.Run = s.runtime.RunArgs(s.layout.Runtime(s.runtime.Name), string(c.Folder), c.Folder.PIDFile(), c.ID, launch.ExitFile != "")
+	launch.Run = s.runtime.RunArgs(s.layout.Runtime(s.runtime.Name), string(c.Directory), c.Directory.PIDFile(), c.ID, launch.ExitFile != "")
 	if s.restore != "" {
-		launch.Run = s.runtime.RestoreArgs(s.layout.Runtime(s.runtime.Name), string(c.Folder), c.Folder.PIDFile(), c.ID, s.restore)
+		launch.Run = s.runtime.RestoreArgs(s.layout.Runtime(s.runtime.Name), string(c.Directory), c.Directory.PIDFile(), c.ID, s.restore)
 	}
-	launch.PIDFile, launch.Sealed = c.Folder.PIDFile(), s.runtime.RunsSealed
+	launch.PIDFile, launch.Sealed = c.Directory.PIDFile(), s.runtime.RunsSealed
 	if !s.runtime.JoinsCgroup {
-		launch.CgroupFolders = s.group.Folders()
+		launch.CgroupDirectories = s.group.Directories()
 	}
 	return launch
 }

@@ -27,17 +27,17 @@ func (s site) checkNothingLeft(t *testing.T) {
 	if left, err := e.List(t.Context(), nil); err != nil || len(left) > 0 {
 		t.Errorf("containers %v were left behind, %v", left, err)
 	}
-	wait.Until(t, "the trash is empty", func() bool { return len(entries(t, s.Folder, "trash")) == 0 })
+	wait.Until(t, "the trash is empty", func() bool { return len(entries(t, s.Directory, "trash")) == 0 })
 	closeEngine(t, e)
-	for _, folder := range []string{"containers", "volumes", "folders"} {
-		if left := entries(t, s.Folder, folder); len(left) > 0 {
-			t.Errorf("the folder %s has %v", folder, left)
+	for _, directory := range []string{"containers", "volumes", "directories"} {
+		if left := entries(t, s.Directory, directory); len(left) > 0 {
+			t.Errorf("the directory %s has %v", directory, left)
 		}
 	}
-	if _, err := os.Lstat(s.RunFolder); err == nil {
-		t.Errorf("%s was left behind", s.RunFolder)
+	if _, err := os.Lstat(s.RunDirectory); err == nil {
+		t.Errorf("%s was left behind", s.RunDirectory)
 	}
-	sum := sha256.Sum256([]byte(s.Folder))
+	sum := sha256.Sum256([]byte(s.Directory))
 	group := "sandbox-" + hex.EncodeToString(sum[:4])
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, _ error) error { // groups come and go meanwhile
 		if entry != nil && entry.Name() == group {
@@ -51,9 +51,9 @@ func (s site) checkNothingLeft(t *testing.T) {
 	s.checkNoNetwork(t)
 }
 
-func entries(t *testing.T, folder, name string) []string {
+func entries(t *testing.T, directory, name string) []string {
 	t.Helper()
-	found, err := os.ReadDir(filepath.Join(folder, name))
+	found, err := os.ReadDir(filepath.Join(directory, name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func (s site) checkNoMounts(t *testing.T) {
 			continue // it has ended
 		}
 		for line := range bytes.Lines(mounts) {
-			if bytes.Contains(line, []byte(s.Folder)) || bytes.Contains(line, []byte(s.RunFolder)) {
+			if bytes.Contains(line, []byte(s.Directory)) || bytes.Contains(line, []byte(s.RunDirectory)) {
 				t.Errorf("process %s has the mount %s", pid, line)
 			}
 		}
@@ -90,7 +90,7 @@ func (s site) loopDevices(t *testing.T) []string {
 	var files []string
 	for _, path := range devices {
 		file, err := os.ReadFile(path)
-		if err == nil && bytes.HasPrefix(file, []byte(s.Folder)) { // it may have been detached meanwhile
+		if err == nil && bytes.HasPrefix(file, []byte(s.Directory)) { // it may have been detached meanwhile
 			files = append(files, string(file))
 		}
 	}
@@ -106,7 +106,7 @@ func (s site) checkNoLoopDevice(t *testing.T) {
 func (s site) checkNoProcess(t *testing.T) {
 	t.Helper()
 	for pid, command := range processes(t) {
-		if strings.Contains(command, s.RunFolder) || strings.Contains(command, s.Folder) {
+		if strings.Contains(command, s.RunDirectory) || strings.Contains(command, s.Directory) {
 			t.Errorf("process %s was left behind: %s", pid, command)
 		}
 	}
@@ -161,7 +161,7 @@ func (s site) checkNoNetwork(t *testing.T) {
 
 // dismantle removes what a test that failed has left.
 func (s site) dismantle(t testing.TB) {
-	if _, err := os.Lstat(s.RunFolder); err != nil {
+	if _, err := os.Lstat(s.RunDirectory); err != nil {
 		return
 	}
 	ctx := context.WithoutCancel(t.Context())

@@ -80,14 +80,14 @@ func TestLivesKeepNothing(t *testing.T) {
 	e := s.mustOpen(t)
 	defer closeEngine(t, e)
 	imageID := loadProbe(t, e)
-	folder := t.TempDir()
+	directory := t.TempDir()
 	lives := func(n int) {
 		var group sync.WaitGroup
 		for range n {
 			group.Go(func() {
 				spec := probe(imageID, "later", "20", "0")
 				spec.Network, spec.Publish = engine.NetworkOwn, []int{8080}
-				spec.Mounts = []engine.Mount{{HostPath: folder, Target: "/data"}}
+				spec.Mounts = []engine.Mount{{HostPath: directory, Target: "/data"}}
 				id := start(t, e, spec)
 				log, err := e.OpenLog(t.Context(), id, engine.LogOptions{Follow: true})
 				if err == nil {
@@ -130,7 +130,7 @@ func TestLivesKeepNothing(t *testing.T) {
 func keeperOf(t *testing.T, s site) int {
 	t.Helper()
 	for pid, command := range processes(t) {
-		if strings.Contains(command, "sandbox-keeper") && strings.Contains(command, s.RunFolder) {
+		if strings.Contains(command, "sandbox-keeper") && strings.Contains(command, s.RunDirectory) {
 			number, err := strconv.Atoi(pid)
 			if err != nil {
 				t.Fatal(err)

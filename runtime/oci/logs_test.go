@@ -160,7 +160,7 @@ func TestLogReportsGap(t *testing.T) {
 			if !lines.Scan() || lines.Text() != "0" {
 				t.Fatalf("the log begins with %q, %v", lines.Text(), lines.Err())
 			}
-			path := filepath.Join(s.Folder, "containers", id, "log")
+			path := filepath.Join(s.Directory, "containers", id, "log")
 			last := fileNumber(path)
 			for range changes {
 				wait.Until(t, "the log has another file", func() bool { now := fileNumber(path); return now != last && now != 0 })
@@ -198,7 +198,7 @@ func TestLogSinceAfterKill(t *testing.T) {
 	spec := probe(loadProbe(t, e), "count")
 	spec.LogBytes = 2000 // about 500 lines, five seconds: on a busy machine too the kill comes before a third file
 	id := start(t, e, spec)
-	path := filepath.Join(s.Folder, "containers", id, "log")
+	path := filepath.Join(s.Directory, "containers", id, "log")
 	wait.Until(t, "the log has a second file", func() bool { return fileNumber(path+".1") != 0 })
 	first := lastCount(t, e, id)
 	wait.Until(t, "the container has printed", func() bool { return lastCount(t, e, id) >= first+50 })
@@ -237,7 +237,7 @@ func TestLogIsBounded(t *testing.T) {
 	waitEnd(t, e, id)
 	size := int64(0)
 	for _, name := range []string{"log", "log.1"} {
-		info, err := os.Stat(filepath.Join(s.Folder, "containers", id, name))
+		info, err := os.Stat(filepath.Join(s.Directory, "containers", id, name))
 		if err != nil {
 			t.Fatal(err)
 		}

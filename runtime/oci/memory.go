@@ -70,16 +70,16 @@ func (e *Engine) writeMemory(
 	if err != nil {
 		return err
 	}
-	folder, err := making.MakeMemory()
+	directory, err := making.MakeMemory()
 	if err != nil {
 		return err
 	}
 	state := e.layout.Runtime(c.Record().Runtime)
-	_, err = runCommandWithin(ctx, checkpointTimeout, runtime.CheckpointArgs(state, c.ID, folder, goesDirect(folder)))
+	_, err = runCommandWithin(ctx, checkpointTimeout, runtime.CheckpointArgs(state, c.ID, directory, goesDirect(directory)))
 	if err != nil {
 		return fmt.Errorf("write the memory of the container: %w", errors.Join(err, tree.CheckRoom(0)))
 	}
-	if memory.Bytes, err = folderBytes(folder); err != nil {
+	if memory.Bytes, err = directoryBytes(directory); err != nil {
 		return err
 	}
 	if err := memoryFits(memory.Bytes, tree); err != nil {
@@ -99,24 +99,25 @@ func memoryFits(bytes int64, tree *treecopy.Copy) error {
 	return tree.CheckRoom(bytes)
 }
 
-// goesDirect reports whether files of the folder can be written to around the host's cache.
-func goesDirect(folder string) bool {
-	fd, err := unix.Open(folder, unix.O_TMPFILE|unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0o600)
+// goesDirect reports whether files of the directory can be written to around the host's cache.
+func goesDirect(directory string) bool {
+	fd, err := unix.Open(directory, unix.O_TMPFILE|unix.O_RDWR|unix.O_DIRECT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return false
 	}
 	return unix.Close(fd) == nil
 }
 
-// folderBytes returns how much the files of a folder take on the disk. The folder has no others.
-func folderBytes(folder string) (bytes int64, err error) {
-	entries, err := os.ReadDir(folder)
+// directoryBytes returns how much the files of a directory take on the disk. The directory has no
+// others.
+func directoryBytes(directory string) (bytes int64, err error) {
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return 0, err
 	}
 	for _, entry := range entries {
 		var info unix.Stat_t
-		if err := unix.Lstat(filepath.Join(folder, entry.Name()), &info); err != nil {
+		if err := unix.Lstat(filepath.Join(directory, entry.Name()), &info); err != nil {
 			return 0, &os.PathError{Op: "stat", Path: entry.Name(), Err: err}
 		}
 		bytes += info.Blocks * 512
@@ -185,14 +186,14 @@ func (e *Engine) checkMemory(c *containers.Container, memory snapshots.Memory) e
 // snapshot's files alone, since it would be of no use otherwise. The caller holds the container's
 // lock.
 func (e *Engine) restore(ctx context.Context, s start, snapshot string) (done bool, err error) {
-	memory, folder, ok := e.snapshots.Memory(snapshot)
+	memory, directory, ok := e.snapshots.Memory(snapshot)
 	if !ok {
 		err = fmt.Errorf("%w: snapshot: its memory is gone", engine.ErrNoMemory)
 	} else {
 		err = e.checkMemory(s.container, memory)
 	}
 	if err == nil {
-		s.restore = folder
+		s.restore = directory
 		err = s.run(ctx)
 		e.snapshots.Free() // one that was removed meanwhile
 	}

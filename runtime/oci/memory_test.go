@@ -95,7 +95,7 @@ func TestMemory(t *testing.T) {
 			}
 			wantAnswer(t, e, id, "at last", "3 3 3 y")
 			removeSnapshots(t, e)
-			if left, err := filepath.Glob(filepath.Join(s.Folder, "images/snapshots/*/memory")); err != nil || len(left) > 0 {
+			if left, err := filepath.Glob(filepath.Join(s.Directory, "images/snapshots/*/memory")); err != nil || len(left) > 0 {
 				t.Errorf("of snapshots that were removed there is %v, %v", left, err)
 			}
 			removeAll(t, e)
@@ -171,7 +171,7 @@ func TestMemoryRefuses(t *testing.T) {
 // called.
 func (s site) changeMemory(t *testing.T, field, value string) (restore func()) {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(s.Folder, "images/snapshots/*/snapshot.json"))
+	found, err := filepath.Glob(filepath.Join(s.Directory, "images/snapshots/*/snapshot.json"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("there are the records %v, %v", found, err)
 	}
@@ -208,7 +208,7 @@ func TestMemoryLost(t *testing.T) {
 	wantAnswer(t, e, id, "at first", "1 1 1 y")
 	remember(t, e, id, "one")
 	wantAnswer(t, e, id, "after the snapshot", "2 2 2 y")
-	written, err := filepath.Glob(filepath.Join(s.Folder, "images/snapshots/*/memory/checkpoint.img"))
+	written, err := filepath.Glob(filepath.Join(s.Directory, "images/snapshots/*/memory/checkpoint.img"))
 	if err != nil || len(written) != 1 {
 		t.Fatalf("there is the memory %v, %v", written, err)
 	}
@@ -250,8 +250,8 @@ func TestMemoryKilled(t *testing.T) {
 		s.snapshotter(t, failpoint, "remember", id, failpoint)
 		e = s.mustOpen(t)
 		all, err := e.ListSnapshots(t.Context())
-		if folders := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); err != nil || len(all) != want || len(folders) != want {
-			t.Errorf("%s: there are the snapshots %v and the folders %v, %v", failpoint, all, folders, err)
+		if directories := entries(t, filepath.Join(s.Directory, "images"), "snapshots"); err != nil || len(all) != want || len(directories) != want {
+			t.Errorf("%s: there are the snapshots %v and the directories %v, %v", failpoint, all, directories, err)
 		}
 		if c := inspect(t, e, id); c.Status != engine.StatusRunning {
 			t.Errorf("%s: the container is %s", failpoint, c.Status)

@@ -18,7 +18,7 @@ import (
 type paths struct {
 	mounts []bundle.Mount
 	layers []string // of its root file system, lowest first
-	writes string   // the folder for its writes: upper, work and etc
+	writes string   // the directory for its writes: upper, work and etc
 	sys    string   // see [bundle.Input]
 	keeper int      // the process in whose mount namespace they are; 0 when all are the host's paths
 }
@@ -43,7 +43,7 @@ func (s *start) attachSourcesOnce() error {
 	if err != nil {
 		return err
 	}
-	s.paths = paths{layers: layers, writes: s.container.Folder.Disk()}
+	s.paths = paths{layers: layers, writes: s.container.Directory.Disk()}
 	open := s.volumes.Open
 	if s.repeated {
 		open = s.volumes.OpenAgain
@@ -51,11 +51,11 @@ func (s *start) attachSourcesOnce() error {
 	set := s.sources.NewSet(s.container.ID, s.ids.Namespace)
 	defer set.Close()
 	for i, m := range s.spec.Mounts {
-		mount := bundle.Mount{Target: m.Target, ReadOnly: m.ReadOnly || m.Folder != "", FollowLinks: m.Folder != ""}
+		mount := bundle.Mount{Target: m.Target, ReadOnly: m.ReadOnly || m.Directory != "", FollowLinks: m.Directory != ""}
 		var err error
 		switch {
-		case m.Folder != "" && s.ids.First == 0:
-			mount.Source = s.layout.FolderData(m.Folder)
+		case m.Directory != "" && s.ids.First == 0:
+			mount.Source = s.layout.DirectoryData(m.Directory)
 		case m.Volume != "" && m.SubPath == "" && s.ids.First == 0:
 			mount.Source = s.layout.VolumeData(m.Volume)
 		default:
@@ -79,7 +79,7 @@ func (s *start) attachSourcesOnce() error {
 	return err
 }
 
-// addDisk adds the folder for the container's writes, if the host's path of that will not do.
+// addDisk adds the directory for the container's writes, if the host's path of that will not do.
 func (s *start) addDisk(set *sourcemounts.Set) (err error) {
 	switch bounded := s.container.Disk(); {
 	case bounded != nil:
@@ -90,7 +90,7 @@ func (s *start) addDisk(set *sourcemounts.Set) (err error) {
 		s.paths.writes, err = set.AddMount("disk", tree, 0, 0)
 		return err
 	case s.ids.First != 0:
-		s.paths.writes, err = set.Add("disk", opener(s.container.Folder.Disk()), 0, 0)
+		s.paths.writes, err = set.Add("disk", opener(s.container.Directory.Disk()), 0, 0)
 	}
 	return err
 }
@@ -121,7 +121,7 @@ func (s *start) addSys(set *sourcemounts.Set) {
 	s.paths.sys = set.AddSys(network)
 }
 
-// opener opens a folder of ours.
+// opener opens a directory of ours.
 func opener(path string) func() (*os.File, error) {
 	return func() (*os.File, error) {
 		return os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)

@@ -12,27 +12,27 @@ import (
 )
 
 // TestMountsMadeLater: what is mounted on the host after the keeper was started is what a container
-// gets, as a folder and as a file.
+// gets, as a directory and as a file.
 func TestMountsMadeLater(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
 	defer closeEngine(t, e)
 	imageID := loadProbe(t, e)
-	folder := t.TempDir()
-	if err := unix.Mount("oci-test", folder, "tmpfs", 0, "size=64k"); err != nil {
+	directory := t.TempDir()
+	if err := unix.Mount("oci-test", directory, "tmpfs", 0, "size=64k"); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(directory, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	}()
-	if err := os.WriteFile(filepath.Join(folder, "note"), []byte("mounted later"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, "note"), []byte("mounted later"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	spec := probe(imageID, "cat", "/folder/note", "/file")
+	spec := probe(imageID, "cat", "/directory/note", "/file")
 	spec.Mounts = []engine.Mount{
-		{HostPath: folder, Target: "/folder", ReadOnly: true}, {HostPath: filepath.Join(folder, "note"), Target: "/file"},
+		{HostPath: directory, Target: "/directory", ReadOnly: true}, {HostPath: filepath.Join(directory, "note"), Target: "/file"},
 	}
 	if got, _ := output(t, e, spec); got != "mounted latermounted later" {
 		t.Errorf("the container read %q", got)
@@ -50,7 +50,7 @@ func TestSubPathStaysInside(t *testing.T) {
 	if _, err := e.MakeVolume(t.Context(), "shared", nil); err != nil {
 		t.Fatal(err)
 	}
-	data := filepath.Join(s.Folder, "volumes", "shared", "data")
+	data := filepath.Join(s.Directory, "volumes", "shared", "data")
 	secret := t.TempDir()
 	if err := os.WriteFile(filepath.Join(secret, "note"), []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
@@ -107,9 +107,9 @@ func TestHostPathLeavesTheHostsMounts(t *testing.T) {
 	e := s.mustOpen(t)
 	defer closeEngine(t, e)
 	imageID := loadProbe(t, e)
-	folder := t.TempDir()
-	below := filepath.Join(folder, "below")
-	for _, path := range []string{folder, below} {
+	directory := t.TempDir()
+	below := filepath.Join(directory, "below")
+	for _, path := range []string{directory, below} {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestHostPathLeavesTheHostsMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := probe(imageID, "sleep")
-	spec.Mounts = []engine.Mount{{HostPath: folder, Target: "/folder", ReadOnly: true}}
+	spec.Mounts = []engine.Mount{{HostPath: directory, Target: "/directory", ReadOnly: true}}
 	id := start(t, e, spec)
 	remove(t, e, id)
 	s.checkNoMounts(t)

@@ -3,8 +3,8 @@
 //
 // Images, network, control groups and the runtime's configuration are each a package below this
 // one. This package joins them: it keeps the record of every container, decides in which order what
-// is made at the kernel, and takes everything back. A single process per data folder, the keeper,
-// starts the runtimes and outlives the service; see docs/architecture.md.
+// is made at the kernel, and takes everything back. A single process per data directory, the
+// keeper, starts the runtimes and outlives the service; see docs/architecture.md.
 //
 // Everything that is made at the kernel has a record on the disk before it exists, so a service
 // that was killed at any point finds at its next start what it has left: see [Open].
@@ -51,13 +51,13 @@ const (
 
 // Options say where an Engine keeps what it makes, and what it runs containers with.
 type Options struct {
-	// Folder holds images, volumes and containers: an absolute path, made when it is missing, mode
-	// 0700. It is used by one Engine at a time.
-	Folder string
-	// RunFolder holds what is of no use after a reboot: the keeper's socket and the states of the
-	// runtimes. Absolute and, with the names in it, short enough for a socket, so at most 90 bytes.
-	// Empty means /run/sandbox-local/ and 8 digits of Folder's digest.
-	RunFolder string
+	// Directory holds images, volumes and containers: an absolute path, made when it is missing,
+	// mode 0700. It is used by one Engine at a time.
+	Directory string
+	// RunDirectory holds what is of no use after a reboot: the keeper's socket and the states of
+	// the runtimes. Absolute and, with the names in it, short enough for a socket, so at most 90
+	// bytes. Empty means /run/sandbox-local/ and 8 digits of Directory's digest.
+	RunDirectory string
 	// Keeper is the path of the program sandbox-keeper.
 	Keeper string
 	// Runtime is the OCI runtime of containers that name none: crun, runc, runsc or an absolute
@@ -84,10 +84,10 @@ type Options struct {
 	// write-back of the rest. A container keeps what it was started with.
 	KeepFiles bool
 	// GPUKind is the kind of the GPUs that containers can have, "vendor/class" of CDI
-	// specifications; empty means none. CDIFolders has the specifications; empty means those of the
-	// standard.
-	GPUKind    string
-	CDIFolders []string
+	// specifications; empty means none. CDIDirectories has the specifications; empty means those of
+	// the standard.
+	GPUKind        string
+	CDIDirectories []string
 	// ShareProcessors lets every container run on all processors, whatever its limit is.
 	ShareProcessors bool
 	// Chain is how many snapshots a container lies on, one on the other, before its next snapshot
@@ -113,7 +113,7 @@ type Engine struct {
 	options    Options
 	log        zerolog.Logger
 	layout     layout.Layout
-	lock       *os.File // of the data folder
+	lock       *os.File // of the data directory
 	opened     bool     // Open has succeeded
 	background *background.Group
 	trash      *trash.Trash
@@ -134,7 +134,7 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// Open makes an Engine on the folder, or takes up what another one left there.
+// Open makes an Engine on the directory, or takes up what another one left there.
 //
 // It checks first that this process may do what is needed, and names what is missing. Containers
 // that run go on running. Starts and removals that were cut off are undone and finished. The
@@ -144,7 +144,7 @@ func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 		return nil, err
 	}
 	e := &Engine{
-		options: options, log: options.Logger, layout: layout.Layout{Data: options.Folder, Run: options.RunFolder}, background: background.New(),
+		options: options, log: options.Logger, layout: layout.Layout{Data: options.Directory, Run: options.RunDirectory}, background: background.New(),
 	}
 	defer func() {
 		if err != nil {
@@ -159,7 +159,7 @@ func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 	}
 	e.trash = trash.New(e.layout.Trash(), e.log)
 	e.logs = containerlog.New(e.background.Closing(), e.log)
-	e.disks = &disks{folder: e.layout.Data, bytes: options.DiskBytes, journaled: options.KeepFiles, trash: e.trash, log: e.log}
+	e.disks = &disks{directory: e.layout.Data, bytes: options.DiskBytes, journaled: options.KeepFiles, trash: e.trash, log: e.log}
 	if err := e.disks.checkHost(ctx); err != nil {
 		return nil, err
 	}
@@ -172,16 +172,16 @@ func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 
 // complete checks the options and fills in the defaults.
 func (o *Options) complete() error {
-	for name, path := range map[string]string{"folder": o.Folder, "keeper": o.Keeper} {
+	for name, path := range map[string]string{"directory": o.Directory, "keeper": o.Keeper} {
 		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 			return fmt.Errorf("%s: %q is not an absolute, clean path", name, path)
 		}
 	}
-	if o.RunFolder == "" {
-		o.RunFolder = filepath.Join(layout.RunFolders, layout.Key(o.Folder))
+	if o.RunDirectory == "" {
+		o.RunDirectory = filepath.Join(layout.RunDirectories, layout.Key(o.Directory))
 	}
-	if !filepath.IsAbs(o.RunFolder) || filepath.Clean(o.RunFolder) != o.RunFolder || len(o.RunFolder) > 90 {
-		return fmt.Errorf("run folder: %q is not an absolute, clean path of at most 90 bytes", o.RunFolder)
+	if !filepath.IsAbs(o.RunDirectory) || filepath.Clean(o.RunDirectory) != o.RunDirectory || len(o.RunDirectory) > 90 {
+		return fmt.Errorf("run directory: %q is not an absolute, clean path of at most 90 bytes", o.RunDirectory)
 	}
 	if o.Bridge == "" {
 		o.Bridge = defaultBridge
@@ -198,8 +198,8 @@ func (o *Options) complete() error {
 	if o.UserNamespaces == "" {
 		o.UserNamespaces = UserNamespacesAuto
 	}
-	if len(o.CDIFolders) == 0 {
-		o.CDIFolders = cdi.Folders
+	if len(o.CDIDirectories) == 0 {
+		o.CDIDirectories = cdi.Directories
 	}
 	if o.Images.Grace == 0 {
 		o.Images.Grace = defaultGrace
@@ -242,7 +242,7 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 		return err
 	}
 	e.users.prepare()
-	gpus, err := openGPUs(e.options.GPUKind, e.options.CDIFolders, e.containers)
+	gpus, err := openGPUs(e.options.GPUKind, e.options.CDIDirectories, e.containers)
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 		log: e.log, layout: e.layout, background: e.background, containers: e.containers, ends: ends, processes: e.processes,
 		runtimes: e.runtimes, cgroups: e.cgroups, keeper: e.keeper, volumes: e.volumes, disks: e.disks,
 		sources: sourcemounts.New(e.layout, e.keeper, e.log),
-		targets: &targets{folder: e.layout.Targets(), made: map[string]bool{}}, users: e.users, gpus: gpus, keepFiles: e.options.KeepFiles,
+		targets: &targets{directory: e.layout.Targets(), made: map[string]bool{}}, users: e.users, gpus: gpus, keepFiles: e.options.KeepFiles,
 		processors: available, hostFiles: limits.NewFiles("/proc"),
 	}
 	if e.launcher.bootID, err = bootID(); err != nil {
@@ -282,7 +282,7 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 
 func (e *Engine) openImages() (err error) {
 	e.images, err = images.Open(images.Options{
-		Folder: e.layout.Images(), MaxBytes: e.options.Images.MaxBytes, Grace: e.options.Images.Grace,
+		Directory: e.layout.Images(), MaxBytes: e.options.Images.MaxBytes, Grace: e.options.Images.Grace,
 		Mirrors: e.options.Images.Mirrors, Insecure: e.options.Images.Insecure,
 		Internal: e.options.Images.Internal,
 		Never: func(address netip.AddrPort, listed bool) bool {
@@ -300,7 +300,7 @@ func (e *Engine) openKeeper(ctx context.Context, exited func(id string, end keep
 		return fmt.Errorf("control group of the keeper: %w", err)
 	}
 	e.keeper, err = keeper.Open(ctx, keeper.Options{
-		Program: e.options.Keeper, Folder: e.layout.Run, CgroupFolders: group.Folders(), Logger: e.log, Exited: exited,
+		Program: e.options.Keeper, Directory: e.layout.Run, CgroupDirectories: group.Directories(), Logger: e.log, Exited: exited,
 	})
 	if err != nil {
 		return fmt.Errorf("keeper: %w", err)
@@ -310,7 +310,7 @@ func (e *Engine) openKeeper(ctx context.Context, exited func(id string, end keep
 
 func (e *Engine) openNetwork(ctx context.Context, inUse []network.Attachment) (err error) {
 	e.network, err = network.Open(ctx, network.Options{
-		Bridge: e.options.Bridge, Subnet: e.options.Subnet, Folder: e.layout.Network(), Shared: layout.RunFolders,
+		Bridge: e.options.Bridge, Subnet: e.options.Subnet, Directory: e.layout.Network(), Shared: layout.RunDirectories,
 		Ready: max(0, e.options.Ready), Quarantine: e.options.Quarantine, Logger: e.log,
 	}, inUse)
 	if err != nil {
@@ -322,7 +322,7 @@ func (e *Engine) openNetwork(ctx context.Context, inUse []network.Attachment) (e
 	return nil
 }
 
-// cgroupName is the name of the control group that the containers of a data folder are in.
+// cgroupName is the name of the control group that the containers of a data directory are in.
 func cgroupName(data string) string { return "sandbox-" + layout.Key(data) }
 
 // Problem says why containers do not reach the network, and what to type; "" when nothing is known

@@ -31,7 +31,7 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// programs is the folder with sandbox-keeper and probe.
+// programs is the directory with sandbox-keeper and probe.
 var programs string
 
 func TestMain(m *testing.M) {
@@ -81,14 +81,14 @@ func runtimes(t testing.TB) []string {
 	return found
 }
 
-// site is a place for Engines: folders and names that no other test has.
+// site is a place for Engines: directories and names that no other test has.
 type site struct {
-	Folder, RunFolder, Bridge, Keeper, Runtime string
-	Users                                      oci.UserNamespaces
-	DiskBytes                                  int64
-	KeepFiles                                  bool
-	Chain                                      int
-	GPUKind, CDIFolder                         string
+	Directory, RunDirectory, Bridge, Keeper, Runtime string
+	Users                                            oci.UserNamespaces
+	DiskBytes                                        int64
+	KeepFiles                                        bool
+	Chain                                            int
+	GPUKind, CDIDirectory                            string
 }
 
 func newSite(t testing.TB, handler string) site {
@@ -97,7 +97,7 @@ func newSite(t testing.TB, handler string) site {
 	_, _ = rand.Read(random[:])
 	key := hex.EncodeToString(random[:])
 	s := site{
-		Folder: filepath.Join(t.TempDir(), "local"), RunFolder: "/run/oci-test-" + key, Bridge: "ocit" + key,
+		Directory: filepath.Join(t.TempDir(), "local"), RunDirectory: "/run/oci-test-" + key, Bridge: "ocit" + key,
 		Keeper: filepath.Join(programs, "sandbox-keeper"), Runtime: handler,
 	}
 	t.Cleanup(func() { s.dismantle(t) })
@@ -107,13 +107,13 @@ func newSite(t testing.TB, handler string) site {
 // open opens an Engine that the caller closes.
 func (s site) open(ctx context.Context, log io.Writer) (*oci.Engine, error) {
 	var specifications []string
-	if s.CDIFolder != "" {
-		specifications = []string{s.CDIFolder}
+	if s.CDIDirectory != "" {
+		specifications = []string{s.CDIDirectory}
 	}
 	return oci.Open(ctx, oci.Options{
-		Folder: s.Folder, RunFolder: s.RunFolder, Bridge: s.Bridge, Keeper: s.Keeper, Runtime: s.Runtime,
+		Directory: s.Directory, RunDirectory: s.RunDirectory, Bridge: s.Bridge, Keeper: s.Keeper, Runtime: s.Runtime,
 		UserNamespaces: s.Users, DiskBytes: s.DiskBytes, KeepFiles: s.KeepFiles, Chain: s.Chain, GPUKind: s.GPUKind,
-		CDIFolders: specifications, Logger: zerolog.New(log),
+		CDIDirectories: specifications, Logger: zerolog.New(log),
 	})
 }
 

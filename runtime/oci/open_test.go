@@ -21,18 +21,18 @@ func TestOpenRefuses(t *testing.T) {
 		change func(*site)
 		says   []string
 	}{
-		"no runtime":          {func(s *site) { s.Runtime = "no-such-runtime" }, []string{"no-such-runtime"}},
-		"not a runtime":       {func(s *site) { s.Runtime = "/bin/true" }, []string{"/bin/true"}},
-		"no keeper":           {func(s *site) { s.Keeper = "/no/such/keeper" }, []string{"keeper", "/no/such/keeper"}},
-		"two at once":         {func(s *site) { s.Runtime, s.Keeper = "no-such-runtime", "/etc" }, []string{"no-such-runtime", "/etc is not a program"}},
-		"relative folder":     {func(s *site) { s.Folder = "local" }, []string{"folder", "local"}},
-		"folder for everyone": {func(s *site) { s.Folder = readable }, []string{readable, "0700"}},
-		"long run folder":     {func(s *site) { s.RunFolder = "/run/" + strings.Repeat("x", 100) }, []string{"run folder", "90 bytes"}},
-		"long bridge":         {func(s *site) { s.Bridge = "a-very-long-name-of-a-bridge" }, []string{"bridge"}},
+		"no runtime":             {func(s *site) { s.Runtime = "no-such-runtime" }, []string{"no-such-runtime"}},
+		"not a runtime":          {func(s *site) { s.Runtime = "/bin/true" }, []string{"/bin/true"}},
+		"no keeper":              {func(s *site) { s.Keeper = "/no/such/keeper" }, []string{"keeper", "/no/such/keeper"}},
+		"two at once":            {func(s *site) { s.Runtime, s.Keeper = "no-such-runtime", "/etc" }, []string{"no-such-runtime", "/etc is not a program"}},
+		"relative directory":     {func(s *site) { s.Directory = "local" }, []string{"directory", "local"}},
+		"directory for everyone": {func(s *site) { s.Directory = readable }, []string{readable, "0700"}},
+		"long run directory":     {func(s *site) { s.RunDirectory = "/run/" + strings.Repeat("x", 100) }, []string{"run directory", "90 bytes"}},
+		"long bridge":            {func(s *site) { s.Bridge = "a-very-long-name-of-a-bridge" }, []string{"bridge"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, "crun")
-			folder := s.Folder
+			directory := s.Directory
 			test.change(&s)
 			e, err := s.open(t.Context(), io.Discard)
 			if err == nil {
@@ -44,7 +44,7 @@ func TestOpenRefuses(t *testing.T) {
 					t.Errorf("the error %q does not mention %q", err, word)
 				}
 			}
-			if left, err := os.ReadDir(folder); err == nil {
+			if left, err := os.ReadDir(directory); err == nil {
 				for _, entry := range left {
 					if strings.HasPrefix(entry.Name(), ".") {
 						t.Errorf("%s was left behind", entry.Name())
@@ -59,7 +59,7 @@ func TestOpenRefuses(t *testing.T) {
 // when the Engine opens.
 func TestOpenWithoutOverlay(t *testing.T) {
 	s := newSite(t, "crun")
-	folder := filepath.Dir(s.Folder)
+	directory := filepath.Dir(s.Directory)
 	below := t.TempDir()
 	for _, name := range []string{"lower", "upper", "work"} {
 		if err := os.Mkdir(filepath.Join(below, name), 0o700); err != nil {
@@ -67,11 +67,11 @@ func TestOpenWithoutOverlay(t *testing.T) {
 		}
 	}
 	options := "lowerdir=" + below + "/lower,upperdir=" + below + "/upper,workdir=" + below + "/work"
-	if err := unix.Mount("overlay", folder, "overlay", 0, options); err != nil {
+	if err := unix.Mount("overlay", directory, "overlay", 0, options); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(directory, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -80,8 +80,8 @@ func TestOpenWithoutOverlay(t *testing.T) {
 		closeEngine(t, e)
 		t.Fatal("the engine opened on an overlay file system")
 	}
-	if !strings.Contains(err.Error(), s.Folder) {
-		t.Errorf("the error %q does not name the folder", err)
+	if !strings.Contains(err.Error(), s.Directory) {
+		t.Errorf("the error %q does not name the directory", err)
 	}
 }
 

@@ -34,8 +34,8 @@ func (l *launcher) killOrphans(ctx context.Context) error {
 		}
 	}
 	var errs []error
-	for _, folder := range l.cgroups.Group(keeperGroup).Folders() {
-		content, err := os.ReadFile(filepath.Join(folder, "cgroup.procs"))
+	for _, directory := range l.cgroups.Group(keeperGroup).Directories() {
+		content, err := os.ReadFile(filepath.Join(directory, "cgroup.procs"))
 		if err != nil {
 			errs = append(errs, err)
 			continue

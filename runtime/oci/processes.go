@@ -152,7 +152,7 @@ func (p *processes) resumeWithin(ctx context.Context, c *containers.Container, a
 // lets them run. No watcher sees it. do gets a moment since which they have not run. The caller
 // holds the container's lock.
 func (p *processes) whileHeld(ctx context.Context, c *containers.Container, do func(still time.Time) error) (time.Duration, error) {
-	if err := os.WriteFile(c.Folder.Held(), nil, 0o600); err != nil {
+	if err := os.WriteFile(c.Directory.Held(), nil, 0o600); err != nil {
 		return 0, err
 	}
 	began := time.Now()
@@ -175,7 +175,7 @@ func (p *processes) whileHeld(ctx context.Context, c *containers.Container, do f
 		c.SetFrozen(true) // which a caller sees, and can thaw
 		return took, errors.Join(err, fmt.Errorf("thaw: %w", resumed))
 	}
-	return took, errors.Join(err, os.Remove(c.Folder.Held()))
+	return took, errors.Join(err, os.Remove(c.Directory.Held()))
 }
 
 // frozen asks the kernel, or the runtime, whether a container is frozen, for a service that has

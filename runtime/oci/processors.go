@@ -37,7 +37,7 @@ func (p *processors) confine(id string, group cgroup.Group, nanoCPUs int64) {
 
 // writeShown writes the files that show the container its own limits, where these are less than the
 // machine.
-func (s *start) writeShown(folder string) error {
+func (s *start) writeShown(directory string) error {
 	if s.runtime.OwnKernel {
 		return nil
 	}
@@ -46,7 +46,7 @@ func (s *start) writeShown(folder string) error {
 		return fmt.Errorf("files that show limits: %w", err)
 	}
 	for _, file := range files {
-		if err := writeShared(filepath.Join(folder, path.Base(file.Target)), file.Content); err != nil {
+		if err := writeShared(filepath.Join(directory, path.Base(file.Target)), file.Content); err != nil {
 			return err
 		}
 	}

@@ -41,7 +41,7 @@ func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment,
 		if !record.Started() {
 			continue // its remains are removed later
 		}
-		if end, err := keeper.ReadEnd(c.Folder.End()); err == nil {
+		if end, err := keeper.ReadEnd(c.Directory.End()); err == nil {
 			r.ends.record(c, end)
 			continue
 		}
@@ -72,12 +72,12 @@ func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment,
 // thawHeld lets the processes of a container run that a snapshot kept from it when the service was
 // killed.
 func (r recovery) thawHeld(ctx context.Context, c *containers.Container) {
-	if _, err := os.Lstat(c.Folder.Held()); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(c.Directory.Held()); errors.Is(err, os.ErrNotExist) {
 		return
 	}
 	err := r.processes.resume(ctx, c)
 	if err == nil {
-		err = os.Remove(c.Folder.Held())
+		err = os.Remove(c.Directory.Held())
 	}
 	if err != nil {
 		r.log.Error().Err(err).Str("container", c.Name).Msg("cannot thaw a container that a snapshot has frozen; retried at service start")
@@ -236,9 +236,9 @@ func (r recovery) sweepStates(ctx context.Context, started map[string]bool) erro
 // idPattern matches the id of a container.
 var idPattern = regexp.MustCompile(`[0-9a-f]{32}`)
 
-// eachUnknown calls do for every entry of a folder that is not known, and returns every error.
-func eachUnknown(folder string, known map[string]bool, do func(name string) error) error {
-	entries, err := os.ReadDir(folder)
+// eachUnknown calls do for every entry of a directory that is not known, and returns every error.
+func eachUnknown(directory string, known map[string]bool, do func(name string) error) error {
+	entries, err := os.ReadDir(directory)
 	errs := []error{err}
 	for _, entry := range entries {
 		if !known[entry.Name()] {

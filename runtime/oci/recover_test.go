@@ -83,7 +83,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// TestOneAtATime: two Engines never use the same folder.
+// TestOneAtATime: two Engines never use the same directory.
 func TestOneAtATime(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
@@ -91,7 +91,7 @@ func TestOneAtATime(t *testing.T) {
 	second, err := s.open(context.Background(), io.Discard)
 	if err == nil {
 		closeEngine(t, second)
-		t.Fatal("a second Engine opened the folder")
+		t.Fatal("a second Engine opened the directory")
 	}
 }
 
@@ -107,7 +107,7 @@ func TestRecordThatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	closeEngine(t, e)
-	path := func(id string) string { return filepath.Join(s.Folder, "containers", id, "container.json") }
+	path := func(id string) string { return filepath.Join(s.Directory, "containers", id, "container.json") }
 	content, err := os.ReadFile(path(id))
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func (s site) reboot(t *testing.T, ids ...string) {
 	for _, id := range ids {
 		s.endOfBoot(t, id)
 	}
-	if err := os.RemoveAll(s.RunFolder); err != nil {
+	if err := os.RemoveAll(s.RunDirectory); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -185,12 +185,12 @@ func (s site) reboot(t *testing.T, ids ...string) {
 // endOfBoot is reboot for one container.
 func (s site) endOfBoot(t *testing.T, id string) {
 	t.Helper()
-	record := filepath.Join(s.Folder, "containers", id, "container.json")
+	record := filepath.Join(s.Directory, "containers", id, "container.json")
 	content, err := os.ReadFile(record)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pid, err := os.ReadFile(filepath.Join(s.Folder, "containers", id, "pid"))
+	pid, err := os.ReadFile(filepath.Join(s.Directory, "containers", id, "pid"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,10 +219,10 @@ func (s site) endOfBoot(t *testing.T, id string) {
 func TestLeftoverThatCannotBeRemoved(t *testing.T) {
 	s := newSite(t, "crun")
 	closeEngine(t, s.mustOpen(t))
-	stuck := filepath.Join(s.RunFolder, "roots", strings.Repeat("0", 32))
-	others := []string{filepath.Join(s.RunFolder, "roots", strings.Repeat("f", 32)), filepath.Join(s.Folder, ".unfinished")}
-	for _, folder := range append(others, filepath.Join(stuck, "in the way")) {
-		if err := os.MkdirAll(folder, 0o700); err != nil {
+	stuck := filepath.Join(s.RunDirectory, "roots", strings.Repeat("0", 32))
+	others := []string{filepath.Join(s.RunDirectory, "roots", strings.Repeat("f", 32)), filepath.Join(s.Directory, ".unfinished")}
+	for _, directory := range append(others, filepath.Join(stuck, "in the way")) {
+		if err := os.MkdirAll(directory, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -252,7 +252,7 @@ func TestRemovalThatCannotBeFinished(t *testing.T) {
 	e := s.mustOpen(t)
 	imageID := loadProbe(t, e)
 	stuck, other := start(t, e, probe(imageID, "sleep")), start(t, e, probe(imageID, "sleep"))
-	obstacle := filepath.Join(s.RunFolder, "roots", stuck, "obstacle") // only an empty folder is removed
+	obstacle := filepath.Join(s.RunDirectory, "roots", stuck, "obstacle") // only an empty directory is removed
 	if err := os.MkdirAll(filepath.Dir(obstacle), 0o700); err != nil {
 		t.Fatal(err)
 	}

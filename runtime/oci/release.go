@@ -62,7 +62,7 @@ func (l *launcher) undoEarlier(ctx context.Context, c *containers.Container) err
 func (l *launcher) remove(ctx context.Context, c *containers.Container) error {
 	c.SetRemoving()
 	record, ended := c.Record(), c.HasEnded()
-	if (record.Run != nil || record.Stopped) && !record.Removing { // else there is nothing but the folder
+	if (record.Run != nil || record.Stopped) && !record.Removing { // else there is nothing but the directory
 		err := c.Update(func(r *containers.Record) { r.Removing = true })
 		if diskFull(err) {
 			// It makes room. If the service is killed before the end, the next one finds a
@@ -119,13 +119,13 @@ func (l *launcher) release(ctx context.Context, c *containers.Container) error {
 
 // deleteState removes what the runtime has of a container.
 func (l *launcher) deleteState(ctx context.Context, name, id string) error {
-	folder := l.layout.Runtime(name)
-	state, err := stateFiles(folder, id)
+	directory := l.layout.Runtime(name)
+	state, err := stateFiles(directory, id)
 	if err != nil || len(state) == 0 {
 		return err
 	}
 	if runtime, err := l.runtimes.get(name); err == nil {
-		if args := runtime.DeleteArgs(folder, id); len(args) > 0 {
+		if args := runtime.DeleteArgs(directory, id); len(args) > 0 {
 			if _, err := runCommand(ctx, args); err != nil {
 				l.log.Warn().Err(err).Str("container_id", id).Msg("OCI runtime cannot delete its state: removing its files")
 			}
@@ -137,21 +137,21 @@ func (l *launcher) deleteState(ctx context.Context, name, id string) error {
 	return err
 }
 
-// stateFiles returns what a runtime has of a container: a folder of its id, or files whose names
+// stateFiles returns what a runtime has of a container: a directory of its id, or files whose names
 // contain it.
-func stateFiles(folder, id string) ([]string, error) {
-	path := filepath.Join(folder, id)
+func stateFiles(directory, id string) ([]string, error) {
+	path := filepath.Join(directory, id)
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		return []string{path}, err
 	}
-	entries, err := os.ReadDir(folder)
+	entries, err := os.ReadDir(directory)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
 	var found []string
 	for _, entry := range entries {
 		if strings.Contains(entry.Name(), id) {
-			found = append(found, filepath.Join(folder, entry.Name()))
+			found = append(found, filepath.Join(directory, entry.Name()))
 		}
 	}
 	return found, err

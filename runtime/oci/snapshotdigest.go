@@ -82,8 +82,8 @@ func (e *Engine) writeHashes(record snapshots.Record, digest string, used map[st
 		trees[e.snapshots.Tree(id)] = id
 	}
 	var errs []error
-	for folder, hashes := range used {
-		id, below := trees[folder]
+	for directory, hashes := range used {
+		id, below := trees[directory]
 		if !below {
 			for content, hash := range hashes {
 				own[content] = hash

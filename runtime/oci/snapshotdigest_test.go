@@ -59,9 +59,9 @@ func TestSnapshotDigest(t *testing.T) {
 			}
 			seen[digest] = name
 		}
-		folders := filepath.Join(s.Folder, "images", "snapshots")
-		for _, id := range entries(t, folders, "") {
-			if err := os.Remove(filepath.Join(folders, id, "hashes")); err != nil && !errors.Is(err, os.ErrNotExist) {
+		directories := filepath.Join(s.Directory, "images", "snapshots")
+		for _, id := range entries(t, directories, "") {
+			if err := os.Remove(filepath.Join(directories, id, "hashes")); err != nil && !errors.Is(err, os.ErrNotExist) {
 				t.Fatal(err)
 			}
 		}

@@ -23,7 +23,7 @@ func TestLongChain(t *testing.T) {
 	w := newWanderer(t, e, random.New(t))
 	w.begin("")
 	const rounds = 300
-	trees := filepath.Join(s.Folder, "images", "snapshots")
+	trees := filepath.Join(s.Directory, "images", "snapshots")
 	most := 0
 	for i := range rounds {
 		if i%10 == 0 {
@@ -61,7 +61,7 @@ func TestLongChain(t *testing.T) {
 	checkCounted(t, e, trees)
 	removeSnapshots(t, e)
 	if left := entries(t, trees, ""); len(left) > 0 {
-		t.Errorf("the folder of snapshots has %v", left)
+		t.Errorf("the directory of snapshots has %v", left)
 	}
 }
 
@@ -129,8 +129,8 @@ func TestMergeKilled(t *testing.T) {
 		closeEngine(t, e)
 		s.snapshotter(t, oci.MergedFailpoint, "take", w.id, "three")
 		e = s.mustOpen(t)
-		if folders := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); len(folders) != 2 {
-			t.Errorf("there are the folders %v", folders)
+		if directories := entries(t, filepath.Join(s.Directory, "images"), "snapshots"); len(directories) != 2 {
+			t.Errorf("there are the directories %v", directories)
 		}
 		take(t, e, w.id, "three")
 		w.e, w.digests["three"] = e, want
@@ -140,8 +140,8 @@ func TestMergeKilled(t *testing.T) {
 			}
 		}
 		w.begin("three")
-		if folders := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); len(folders) != 2 {
-			t.Errorf("of the snapshot and the merged one there are %v", folders)
+		if directories := entries(t, filepath.Join(s.Directory, "images"), "snapshots"); len(directories) != 2 {
+			t.Errorf("of the snapshot and the merged one there are %v", directories)
 		}
 		removeSnapshots(t, e)
 		removeAll(t, e)
@@ -170,7 +170,7 @@ func TestChainOfOthers(t *testing.T) {
 	}
 	remove(t, e, id)
 	removeSnapshots(t, e)
-	if left := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); len(left) > 0 {
-		t.Errorf("the folder of snapshots has %v", left)
+	if left := entries(t, filepath.Join(s.Directory, "images"), "snapshots"); len(left) > 0 {
+		t.Errorf("the directory of snapshots has %v", left)
 	}
 }

@@ -35,7 +35,8 @@ const (
 	KilledFailpoint = "rollback-killed"
 	// RolledBackFailpoint: the container is rolled back, and what it has written is there.
 	RolledBackFailpoint = "rollback-recorded"
-	// RestoredFailpoint: the container runs with the processes of a snapshot, and no record says so.
+	// RestoredFailpoint: the container runs with the processes of a snapshot, and no record says
+	// so.
 	RestoredFailpoint = "rollback-restored"
 	// KeepingFailpoint: the files of the container are kept, and its processes run.
 	KeepingFailpoint = "suspend-keeping"
@@ -244,7 +245,7 @@ func (e *Engine) copyFresh(making *snapshots.Making, base []string) error {
 	if err != nil || len(trees) == 0 {
 		return err
 	}
-	return likeFolder(trees[len(trees)-1], making.Tree)
+	return likeDirectory(trees[len(trees)-1], making.Tree)
 }
 
 // usePrevious has the files of the last snapshot of the same upper layer linked. Without one, or
@@ -275,7 +276,7 @@ func (e *Engine) usePrevious(tree *treecopy.Copy, source string) (done func()) {
 func openWritten(c *containers.Container) (upper *os.File, done func(), err error) {
 	bounded, closeDisk := c.Disk(), func() {}
 	if bounded == nil {
-		if _, err := os.Lstat(c.Folder.Filesystem()); err == nil {
+		if _, err := os.Lstat(c.Directory.Filesystem()); err == nil {
 			opened, err := openBounded(c)
 			if err != nil {
 				return nil, nil, fmt.Errorf("file system for what it writes: %w", err)
@@ -286,7 +287,7 @@ func openWritten(c *containers.Container) (upper *os.File, done func(), err erro
 	if bounded != nil {
 		upper, err = bounded.Open(layout.Upper)
 	} else {
-		upper, err = os.OpenFile(c.Folder.Upper(), unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		upper, err = os.OpenFile(c.Directory.Upper(), unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	}
 	if err != nil {
 		closeDisk()
@@ -309,16 +310,16 @@ func (s *start) likeSnapshot() error {
 		return err
 	}
 	defer done()
-	return likeFolder(s.chain[len(s.chain)-1], upper)
+	return likeDirectory(s.chain[len(s.chain)-1], upper)
 }
 
-func likeFolder(from string, to *os.File) error {
+func likeDirectory(from string, to *os.File) error {
 	source, err := os.OpenFile(from, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = source.Close() }()
-	return treecopy.FolderAttributes(source, to)
+	return treecopy.DirectoryAttributes(source, to)
 }
 
 // holdBase returns the snapshots that a new container lies on, which stay until release is called.

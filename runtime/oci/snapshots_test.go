@@ -36,8 +36,8 @@ func eachSnapshotting(t *testing.T, test func(t *testing.T, s site)) {
 			change(&s)
 			test(t, s)
 			s.checkNothingLeft(t)
-			if left := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); len(left) > 0 {
-				t.Errorf("the folder of snapshots has %v", left)
+			if left := entries(t, filepath.Join(s.Directory, "images"), "snapshots"); len(left) > 0 {
+				t.Errorf("the directory of snapshots has %v", left)
 			}
 		})
 	}
@@ -77,16 +77,16 @@ func removeSnapshots(t testing.TB, e *oci.Engine) {
 // snapshotter runs an Engine's call in another process, which is killed at the failpoint.
 func (s site) snapshotter(t *testing.T, failpoint, call, id, name string) {
 	t.Helper()
-	folder := t.TempDir()
-	armed := program.Failpoints(filepath.Join(folder, "failpoints"))
-	if err := program.BuildWithFailpoints(t.Context(), folder, armed, "sandbox.internal/runtime/oci/testdata/snapshotter"); err != nil {
+	directory := t.TempDir()
+	armed := program.Failpoints(filepath.Join(directory, "failpoints"))
+	if err := program.BuildWithFailpoints(t.Context(), directory, armed, "sandbox.internal/runtime/oci/testdata/snapshotter"); err != nil {
 		t.Fatal(err)
 	}
 	if err := armed.Arm(failpoint, 1); err != nil {
 		t.Fatal(err)
 	}
 	options, err := json.Marshal(map[string]any{
-		"Folder": s.Folder, "RunFolder": s.RunFolder, "Bridge": s.Bridge, "Keeper": s.Keeper, "Runtime": s.Runtime,
+		"Directory": s.Directory, "RunDirectory": s.RunDirectory, "Bridge": s.Bridge, "Keeper": s.Keeper, "Runtime": s.Runtime,
 		"UserNamespaces": s.Users, "DiskBytes": s.DiskBytes, "KeepFiles": s.KeepFiles, "Chain": s.Chain,
 	})
 	if err != nil {
@@ -94,7 +94,7 @@ func (s site) snapshotter(t *testing.T, failpoint, call, id, name string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
-	printed, err := exec.CommandContext(ctx, filepath.Join(folder, "snapshotter"), string(options), call, id, name).CombinedOutput()
+	printed, err := exec.CommandContext(ctx, filepath.Join(directory, "snapshotter"), string(options), call, id, name).CombinedOutput()
 	if left, counted := armed.Left(failpoint); err == nil || counted != nil || left != 0 {
 		t.Fatalf("%s: the process was not killed there: %v\n%s", failpoint, errors.Join(err, counted), printed)
 	}
@@ -115,8 +115,8 @@ func TestSnapshotKilled(t *testing.T) {
 				t.Errorf("%s: the container is %s", failpoint, c.Status)
 			}
 			all, err := e.ListSnapshots(t.Context())
-			if folders := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); err != nil || len(all) != want || len(folders) != want {
-				t.Errorf("%s: there are the snapshots %v and the folders %v, %v", failpoint, all, folders, err)
+			if directories := entries(t, filepath.Join(s.Directory, "images"), "snapshots"); err != nil || len(all) != want || len(directories) != want {
+				t.Errorf("%s: there are the snapshots %v and the directories %v, %v", failpoint, all, directories, err)
 			}
 			removeSnapshots(t, e)
 			before := take(t, e, id, "before")
@@ -149,7 +149,7 @@ func TestRollbackKilled(t *testing.T) {
 			closeEngine(t, e)
 			s.snapshotter(t, failpoint, "rollback", id, "one")
 			e = s.mustOpen(t)
-			c, disk := inspect(t, e, id), filepath.Join(s.Folder, "containers", id, "disk")
+			c, disk := inspect(t, e, id), filepath.Join(s.Directory, "containers", id, "disk")
 			_, err := os.Lstat(disk)
 			if failpoint == oci.KilledFailpoint && (c.Status != engine.StatusExited || err != nil) ||
 				failpoint == oci.RolledBackFailpoint && (c.Status != engine.StatusStopped || !errors.Is(err, os.ErrNotExist)) {
@@ -172,8 +172,8 @@ func TestRollbackKilled(t *testing.T) {
 			})
 		}
 		removeSnapshots(t, e)
-		if folders := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); len(folders) != 1 {
-			t.Errorf("a container lies on a snapshot that was removed, and there are %v", folders)
+		if directories := entries(t, filepath.Join(s.Directory, "images"), "snapshots"); len(directories) != 1 {
+			t.Errorf("a container lies on a snapshot that was removed, and there are %v", directories)
 		}
 		removeAll(t, e)
 		closeEngine(t, e)
@@ -268,8 +268,8 @@ func TestSnapshotFullDisk(t *testing.T) {
 	if c := inspect(t, e, id); c.Status != engine.StatusRunning {
 		t.Errorf("the container is %s", c.Status)
 	}
-	if left := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); len(left) > 0 {
-		t.Errorf("the folder of snapshots has %v", left)
+	if left := entries(t, filepath.Join(s.Directory, "images"), "snapshots"); len(left) > 0 {
+		t.Errorf("the directory of snapshots has %v", left)
 	}
 	remove(t, e, id)
 }
@@ -294,8 +294,8 @@ func TestSnapshotLeavesRoom(t *testing.T) {
 	if !errors.Is(err, engine.ErrNoRoom) || !strings.Contains(err.Error(), "too few") {
 		t.Errorf("a snapshot that leaves too little: %v", err)
 	}
-	if left := entries(t, filepath.Join(s.Folder, "images"), "snapshots"); len(left) > 0 {
-		t.Errorf("the folder of snapshots has %v", left)
+	if left := entries(t, filepath.Join(s.Directory, "images"), "snapshots"); len(left) > 0 {
+		t.Errorf("the directory of snapshots has %v", left)
 	}
 	if err := os.Remove(rest); err != nil {
 		t.Fatal(err)
@@ -369,7 +369,7 @@ type wanderer struct {
 	e       *oci.Engine
 	imageID string
 	numbers *rand.Rand
-	orders  string // a folder that the container has mounted
+	orders  string // a directory that the container has mounted
 	digests map[string]string
 
 	id     string

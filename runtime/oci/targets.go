@@ -16,10 +16,10 @@ import (
 )
 
 // What the OCI runtime mounts something on has to be there, and it makes what the image lacks. On
-// an overlay it does so on the disk, together with the folder that it is in: 0.1 to 0.3 ms for each
-// file at the start of a container, and as much at its end. What every container has mounts on is
-// therefore in a layer of its own below those of the image. Whatever the image has at such a path
-// shows instead.
+// an overlay it does so on the disk, together with the directory that it is in: 0.1 to 0.3 ms for
+// each file at the start of a container, and as much at its end. What every container has mounts on
+// is therefore in a layer of its own below those of the image. Whatever the image has at such a
+// path shows instead.
 
 // manyLayers is how many an image has that gets no other one: the kernel takes 500, and Linux
 // before 6.8 what a page of text names, about 200.
@@ -31,19 +31,19 @@ func (s *start) layers() ([]string, error) {
 	if s.test || len(below) >= manyLayers { // the image of a test lies elsewhere
 		return below, nil
 	}
-	mountedOn, err := s.targets.layer(s.folderTargets())
+	mountedOn, err := s.targets.layer(s.directoryTargets())
 	if err != nil {
 		return nil, err
 	}
 	return append([]string{mountedOn}, below...), nil
 }
 
-// folderTargets returns where the container has folders of the service's, which are the same in
-// many containers.
-func (s *start) folderTargets() []string {
+// directoryTargets returns where the container has directories of the service's, which are the same
+// in many containers.
+func (s *start) directoryTargets() []string {
 	var targets []string
 	for _, m := range s.spec.Mounts {
-		if m.Folder != "" {
+		if m.Directory != "" {
 			targets = append(targets, filepath.Clean(m.Target))
 		}
 	}
@@ -53,26 +53,26 @@ func (s *start) folderTargets() []string {
 
 // targets makes the layers with what containers have mounts on.
 type targets struct {
-	folder string
+	directory string
 
 	mu   sync.Mutex
 	made map[string]bool // the layers that are complete
 }
 
-// layer returns the layer with what every container has mounts on, and with these folders. It is
-// made when it is missing, and then kept.
-func (t *targets) layer(folders []string) (string, error) {
-	sum := sha256.Sum256([]byte(strings.Join(folders, "\x00")))
-	layer := filepath.Join(t.folder, hex.EncodeToString(sum[:8]))
+// layer returns the layer with what every container has mounts on, and with these directories. It
+// is made when it is missing, and then kept.
+func (t *targets) layer(directories []string) (string, error) {
+	sum := sha256.Sum256([]byte(strings.Join(directories, "\x00")))
+	layer := filepath.Join(t.directory, hex.EncodeToString(sum[:8]))
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.made[layer] {
 		return layer, nil
 	}
-	if err := os.MkdirAll(t.folder, layout.FolderMode); err != nil {
+	if err := os.MkdirAll(t.directory, layout.DirectoryMode); err != nil {
 		return "", err
 	}
-	if err := makeFolders(layer, append([]string{"/dev", "/proc", "/sys", "/etc"}, folders...)); err != nil {
+	if err := makeDirectories(layer, append([]string{"/dev", "/proc", "/sys", "/etc"}, directories...)); err != nil {
 		return "", err
 	}
 	for _, file := range []string{hostsFile, hostnameFile, resolvFile} {
@@ -84,13 +84,13 @@ func (t *targets) layer(folders []string) (string, error) {
 	return layer, nil
 }
 
-// makeFolders makes a layer with these folders, which every user of the container may enter. Those
-// that are there stay.
-func makeFolders(layer string, folders []string) error {
+// makeDirectories makes a layer with these directories, which every user of the container may
+// enter. Those that are there stay.
+func makeDirectories(layer string, directories []string) error {
 	made := []string{layer}
-	for _, folder := range folders {
+	for _, directory := range directories {
 		path := layer
-		for _, name := range strings.Split(strings.Trim(folder, "/"), "/") {
+		for _, name := range strings.Split(strings.Trim(directory, "/"), "/") {
 			path = filepath.Join(path, name)
 			made = append(made, path)
 		}
@@ -106,12 +106,12 @@ func makeFolders(layer string, folders []string) error {
 	return nil
 }
 
-// makeClosedWays gives the container's own layer the folders on the way to the service's that its
-// user could not pass otherwise, such as a closed /opt: the container's program is there. An
+// makeClosedWays gives the container's own layer the directories on the way to the service's that
+// its user could not pass otherwise, such as a closed /opt: the container's program is there. An
 // earlier start has made them: what the container has written since leads wherever it likes, and is
 // not followed.
 func (s *start) makeClosedWays() error {
-	targets := s.folderTargets()
+	targets := s.directoryTargets()
 	if s.test || s.again || len(targets) == 0 {
 		return nil
 	}
@@ -122,7 +122,7 @@ func (s *start) makeClosedWays() error {
 	upper := diskPath(s.container, layout.Upper)
 	for _, way := range ways {
 		at := filepath.Join(upper, way.Path)
-		err := os.Mkdir(at, layout.FolderMode)
+		err := os.Mkdir(at, layout.DirectoryMode)
 		if err == nil {
 			err = os.Chown(at, way.UID, way.GID)
 		}

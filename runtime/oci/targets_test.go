@@ -17,13 +17,13 @@ func TestMountTargets(t *testing.T) {
 			e := s.mustOpen(t)
 			defer closeEngine(t, e)
 			imageID := loadProbe(t, e)
-			if err := e.EnsureFolder(t.Context(), "tools", imageID, "/tmp", nil); err != nil {
+			if err := e.EnsureDirectory(t.Context(), "tools", imageID, "/tmp", nil); err != nil {
 				t.Fatal(err)
 			}
 			spec := probe(imageID, "sleep")
-			spec.Mounts = []engine.Mount{{Folder: "tools", Target: "/opt/tools"}}
+			spec.Mounts = []engine.Mount{{Directory: "tools", Target: "/opt/tools"}}
 			id := start(t, e, spec)
-			if written := entries(t, s.Folder, "containers/"+id+"/disk/upper"); len(written) != 0 {
+			if written := entries(t, s.Directory, "containers/"+id+"/disk/upper"); len(written) != 0 {
 				t.Errorf("the start of the container has written %q to its disk", written)
 			}
 

@@ -19,7 +19,7 @@ func TestRemoveDeepTree(t *testing.T) {
 	if _, err := e.MakeVolume(t.Context(), "deep", nil); err != nil {
 		t.Fatal(err)
 	}
-	makeDeepTree(t, filepath.Join(s.Folder, "volumes", "deep", "data"))
+	makeDeepTree(t, filepath.Join(s.Directory, "volumes", "deep", "data"))
 	if err := e.RemoveVolume(t.Context(), "deep"); err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestStartAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := filepath.Join(s.Folder, "containers", id)
+	at := filepath.Join(s.Directory, "containers", id)
 	if err := os.MkdirAll(filepath.Join(at, "disk", "upper"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestStartAgain(t *testing.T) {
 
 // makeDeepTree makes a tree that is deeper than this process may have files open until the test
 // ends.
-func makeDeepTree(t *testing.T, folder string) {
+func makeDeepTree(t *testing.T, directory string) {
 	t.Helper()
 	const files, levels = 1000, 3000
 	var before unix.Rlimit
@@ -73,7 +73,7 @@ func makeDeepTree(t *testing.T, folder string) {
 			t.Error(err)
 		}
 	})
-	at, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	at, err := unix.Open(directory, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func makeDeepTree(t *testing.T, folder string) {
 func (s site) waitEmptyTrash(t *testing.T) {
 	t.Helper()
 	wait.Until(t, "the trash is empty", func() bool {
-		entries, err := os.ReadDir(filepath.Join(s.Folder, "trash"))
+		entries, err := os.ReadDir(filepath.Join(s.Directory, "trash"))
 		return err == nil && len(entries) == 0
 	})
 }

@@ -63,8 +63,8 @@ type userNamespaces struct {
 	refused map[string]string
 }
 
-// openUserNamespaces takes the ids for the service with the data folder, of which containers have
-// some. The keeper makes the namespaces.
+// openUserNamespaces takes the ids for the service with the data directory, of which containers
+// have some. The keeper makes the namespaces.
 func openUserNamespaces(mode UserNamespaces, data string, makers users.Makers, all []*containers.Container, log zerolog.Logger) (*userNamespaces, error) {
 	u := &userNamespaces{mode: mode, log: log, refused: map[string]string{}}
 	if mode == UserNamespacesOff {
@@ -254,7 +254,7 @@ func (s *start) dropUserNamespace(reason error) error {
 	}
 	s.ids, s.beyond = users.Range{}, nil
 	s.users.pool.Release(first)
-	if err := os.Mkdir(s.root(), layout.FolderMode); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(s.root(), layout.DirectoryMode); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
 	return nil

@@ -174,7 +174,7 @@ func testIDs(t *testing.T, s site, e *oci.Engine, imageID string) {
 		t.Fatalf("exit code %d", ended.ExitCode)
 	}
 	for path, want := range map[string]int{"disk/upper/written": 0, "disk/etc/hosts": 0} {
-		if got := owner(t, filepath.Join(s.Folder, "containers", id, path)); got != want {
+		if got := owner(t, filepath.Join(s.Directory, "containers", id, path)); got != want {
 			t.Errorf("%s belongs to %d on the disk, want %d", path, got, want)
 		}
 	}
@@ -197,7 +197,7 @@ func testSharedVolume(t *testing.T, s site, e *oci.Engine, imageID string) {
 	if _, ended := output(t, e, writer); ended.ExitCode != 0 {
 		t.Fatalf("write: exit code %d", ended.ExitCode)
 	}
-	note := filepath.Join(s.Folder, "volumes", "users", "data", "note")
+	note := filepath.Join(s.Directory, "volumes", "users", "data", "note")
 	if got := owner(t, note); got != 0 {
 		t.Errorf("a file of a container in a volume belongs to %d on the disk", got)
 	}
@@ -235,7 +235,7 @@ func testHostFiles(t *testing.T, s site, e *oci.Engine, imageID string) {
 		t.Errorf("an escaped process reads %q, %v", got, err)
 	}
 	if got, err := escaped("touch", filepath.Join(filepath.Dir(secret), "new")); err == nil {
-		t.Errorf("an escaped process writes to a folder of the host's: %q", got)
+		t.Errorf("an escaped process writes to a directory of the host's: %q", got)
 	}
 	for _, device := range []string{"/dev/null", "/dev/zero", "/dev/random"} {
 		if got := owner(t, device); got != 0 {
@@ -289,18 +289,18 @@ func TestUserNamespacesSurvive(t *testing.T) {
 // the container its user namespace, and that is in the log.
 func TestUserNamespacesFallBack(t *testing.T) {
 	lower := t.TempDir()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for _, name := range []string{"lower", "upper", "work"} {
 		if err := os.Mkdir(filepath.Join(lower, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	options := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", lower)
-	if err := unix.Mount("overlay", folder, "overlay", 0, options); err != nil { // which cannot be mapped
+	if err := unix.Mount("overlay", directory, "overlay", 0, options); err != nil { // which cannot be mapped
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(directory, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -309,14 +309,14 @@ func TestUserNamespacesFallBack(t *testing.T) {
 	imageID := loadProbe(t, e)
 	spec := func() engine.ContainerSpec {
 		spec := probe(imageID, "sleep")
-		spec.Mounts = []engine.Mount{{HostPath: folder, Target: "/data"}}
+		spec.Mounts = []engine.Mount{{HostPath: directory, Target: "/data"}}
 		return spec
 	}
 	id, err := e.Create(t.Context(), spec())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Start(t.Context(), id); !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), folder) {
+	if err := e.Start(t.Context(), id); !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), directory) {
 		t.Errorf("start with user namespaces on: %v", err)
 	}
 	removeAll(t, e)
@@ -330,8 +330,8 @@ func TestUserNamespacesFallBack(t *testing.T) {
 	if got := ownerOf(t, s.processOf(t, id)); got != 0 {
 		t.Errorf("the root of the container is the host's user %d", got)
 	}
-	if state, cause := log.userNamespaces(t); state != "missing" || !strings.Contains(cause, folder) {
-		t.Errorf("the log says of user namespaces %q, because of %q; want missing, %s", state, cause, folder)
+	if state, cause := log.userNamespaces(t); state != "missing" || !strings.Contains(cause, directory) {
+		t.Errorf("the log says of user namespaces %q, because of %q; want missing, %s", state, cause, directory)
 	}
 	hostUsers := probe(imageID, "sleep")
 	hostUsers.HostUsers = true
@@ -362,9 +362,9 @@ func TestUserNamespacesMissing(t *testing.T) {
 	if err := os.Chmod(closed, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s.RunFolder = filepath.Join(closed, "run")
+	s.RunDirectory = filepath.Join(closed, "run")
 	e, err := oci.Open(t.Context(), oci.Options{
-		Folder: s.Folder, RunFolder: s.RunFolder, Bridge: s.Bridge, Keeper: s.Keeper, Runtime: s.Runtime, UserNamespaces: oci.UserNamespacesOn,
+		Directory: s.Directory, RunDirectory: s.RunDirectory, Bridge: s.Bridge, Keeper: s.Keeper, Runtime: s.Runtime, UserNamespaces: oci.UserNamespacesOn,
 	})
 	if err == nil {
 		closeEngine(t, e)
@@ -390,12 +390,12 @@ func TestUserNamespacesMissing(t *testing.T) {
 // about whether the host has them.
 func TestTrialThatIsBrokenOff(t *testing.T) {
 	s := newSite(t, "crun")
-	folder := t.TempDir()
-	armed := program.Failpoints(filepath.Join(folder, "failpoints"))
-	if err := program.BuildWithFailpoints(t.Context(), folder, armed, "sandbox.internal/server/cmd/sandbox-keeper"); err != nil {
+	directory := t.TempDir()
+	armed := program.Failpoints(filepath.Join(directory, "failpoints"))
+	if err := program.BuildWithFailpoints(t.Context(), directory, armed, "sandbox.internal/server/cmd/sandbox-keeper"); err != nil {
 		t.Fatal(err)
 	}
-	s.Keeper = filepath.Join(folder, "sandbox-keeper")
+	s.Keeper = filepath.Join(directory, "sandbox-keeper")
 	const trials = 2
 	if err := armed.Arm(keeper.LaunchFailpoint, trials); err != nil {
 		t.Fatal(err)

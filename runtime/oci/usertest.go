@@ -20,8 +20,8 @@ import (
 // testTimeout bounds a test of user namespaces, which takes a tenth of a second.
 const testTimeout = 20 * time.Second
 
-// testPattern is that of the names of folders that this package tests the host with. What a killed
-// service has left is swept.
+// testPattern is that of the names of directories that this package tests the host with. What a
+// killed service has left is swept.
 const testPattern = ".trial-"
 
 // testUserNamespace runs a container like any other, from an image with one program: the keeper's,

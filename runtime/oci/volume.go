@@ -31,13 +31,13 @@ func (e *Engine) VolumeLabels(_ context.Context, name string) (map[string]string
 	return labels, nil
 }
 
-// EnsureFolder implements [engine.Engine].
-func (e *Engine) EnsureFolder(ctx context.Context, name, imageID, inside string, labels map[string]string) error {
-	op := "make folder " + name
+// EnsureDirectory implements [engine.Engine].
+func (e *Engine) EnsureDirectory(ctx context.Context, name, imageID, inside string, labels map[string]string) error {
+	op := "make directory " + name
 	if err := e.background.Check(op); err != nil {
 		return err
 	}
-	if err := e.volumes.EnsureFolder(ctx, name, imageID, inside, labels); err != nil {
+	if err := e.volumes.EnsureDirectory(ctx, name, imageID, inside, labels); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return nil

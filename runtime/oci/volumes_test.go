@@ -31,7 +31,7 @@ func TestVolumesTakeContent(t *testing.T) {
 		spec.Mounts = []engine.Mount{{Volume: volume, Target: target, SubPath: sub}}
 		return spec
 	}
-	data := func(volume string) string { return filepath.Join(s.Folder, "volumes", volume, "data") }
+	data := func(volume string) string { return filepath.Join(s.Directory, "volumes", volume, "data") }
 	owned := func(volume string, mode uint32) {
 		t.Helper()
 		var stat unix.Stat_t
@@ -57,7 +57,7 @@ func TestVolumesTakeContent(t *testing.T) {
 	output(t, e, with("elsewhere", "/nothing", ""))
 	owned("elsewhere", 0o755)
 
-	// An empty folder gives its owner. While a container has the volume, it is left as it is.
+	// An empty directory gives its owner. While a container has the volume, it is left as it is.
 	first := with("owned", "/empty", "")
 	first.Name = "volume-first"
 	if _, err := e.Create(t.Context(), first); err != nil {
@@ -66,7 +66,7 @@ func TestVolumesTakeContent(t *testing.T) {
 	owned("owned", 0o700)
 	output(t, e, with("owned", "/data", ""))
 	owned("owned", 0o700)
-	if left, err := filepath.Glob(filepath.Join(s.Folder, "volumes", ".*")); err != nil || len(left) > 0 {
+	if left, err := filepath.Glob(filepath.Join(s.Directory, "volumes", ".*")); err != nil || len(left) > 0 {
 		t.Errorf("left: %q, %v", left, err)
 	}
 	removeAll(t, e)

@@ -183,7 +183,7 @@ func start(t *testing.T, cfg config.Config) error {
 	return err
 }
 
-// released proves that a failed start let go of the folder of the records.
+// released proves that a failed start let go of the directory of the records.
 func released(t *testing.T, cfg config.Config) {
 	t.Helper()
 	records, err := store.Open(cfg.Server.DataDir, zerolog.Nop())
@@ -308,15 +308,15 @@ func newEngine(t *testing.T) *emptyEngine {
 
 func (e *emptyEngine) asked() bool { return len(e.requests) > 0 }
 
-// TestHostLoadOfTheLocalEngine: its folder is measured, also where no key names one.
+// TestHostLoadOfTheLocalEngine: its directory is measured, also where no key names one.
 func TestHostLoadOfTheLocalEngine(t *testing.T) {
 	t.Parallel()
 	cfg := settings(t)
 	cfg.Runtime.Type = config.RuntimeLocal
 	if _, err := app.HostLoad(cfg)(); err == nil || !strings.Contains(err.Error(), cfg.Server.DataDir) {
-		t.Errorf("of a folder that does not exist: %v", err)
+		t.Errorf("of a directory that does not exist: %v", err)
 	}
-	if err := os.MkdirAll(cfg.Local.Folder(cfg.Server), 0o700); err != nil {
+	if err := os.MkdirAll(cfg.Local.Directory(cfg.Server), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	sampler, err := app.HostLoad(cfg)()

@@ -27,10 +27,10 @@ import (
 func claim(cfg config.Config) (io.Closer, error) {
 	address := engineAddress(cfg.Environment.DockerHost)
 	if cfg.Runtime.Type == config.RuntimeLocal {
-		address = "local:" + cfg.Local.Folder(cfg.Server)
+		address = "local:" + cfg.Local.Directory(cfg.Server)
 	}
 	held := sha256.Sum256([]byte(address + "\x00" + cfg.Server.Instance))
-	path := filepath.Join(lockFolder(cfg.Server.DataDir), "sandbox-server-"+hex.EncodeToString(held[:16])+".lock")
+	path := filepath.Join(lockDirectory(cfg.Server.DataDir), "sandbox-server-"+hex.EncodeToString(held[:16])+".lock")
 	file, err := openLock(path)
 	if err != nil {
 		return nil, fmt.Errorf("claim server.instance %q: %w", cfg.Server.Instance, err)
@@ -63,14 +63,14 @@ func openLock(path string) (*os.File, error) {
 	}
 }
 
-// lockFolder is the machine's folder for locks where every user may make one, else its folder for
-// temporary files. The service's image has neither: there the service sees only itself, and takes
-// its own folder.
-func lockFolder(own string) string {
+// lockDirectory is the machine's directory for locks where every user may make one, else its
+// directory for temporary files. The service's image has neither: there the service sees only
+// itself, and takes its own directory.
+func lockDirectory(own string) string {
 	const forAll = fs.ModeSticky | 0o002
-	for _, folder := range []string{"/run/lock", "/tmp"} {
-		if info, err := os.Stat(folder); err == nil && info.IsDir() && info.Mode()&forAll == forAll {
-			return folder
+	for _, directory := range []string{"/run/lock", "/tmp"} {
+		if info, err := os.Stat(directory); err == nil && info.IsDir() && info.Mode()&forAll == forAll {
+			return directory
 		}
 	}
 	return own

@@ -18,8 +18,8 @@ func instance(name, engine string) config.Config {
 // TestClaim: one service of an instance for each engine, by whatever name the engine goes, until
 // the claim is closed.
 func TestClaim(t *testing.T) {
-	folder := t.TempDir()
-	socket, link := filepath.Join(folder, "engine.sock"), filepath.Join(folder, "link.sock")
+	directory := t.TempDir()
+	socket, link := filepath.Join(directory, "engine.sock"), filepath.Join(directory, "link.sock")
 	if err := os.WriteFile(socket, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestClaim(t *testing.T) {
 	}
 	for name, cfg := range map[string]config.Config{
 		"another instance": instance("other", "unix://"+socket),
-		"another engine":   instance("claimed", "unix://"+filepath.Join(folder, "other.sock")),
+		"another engine":   instance("claimed", "unix://"+filepath.Join(directory, "other.sock")),
 	} {
 		other, err := claim(cfg)
 		if err != nil {

@@ -86,7 +86,7 @@ func localOptions(cfg config.Config) (oci.Options, error) {
 		}
 	}
 	options := oci.Options{
-		Folder: filepath.Clean(cfg.Local.Folder(cfg.Server)), Keeper: keeper,
+		Directory: filepath.Clean(cfg.Local.Directory(cfg.Server)), Keeper: keeper,
 		Runtime: cfg.Local.OCIRuntime, Bridge: cfg.Local.Bridge, UserNamespaces: oci.UserNamespaces(cfg.Local.UserNamespaces),
 		DiskBytes: cfg.Local.DiskMiB << 20, GPUKind: cfg.Local.GPUKind, KeepFiles: cfg.Local.KeepAcrossReboot,
 		ShareProcessors: !cfg.Local.ConfineProcessors,

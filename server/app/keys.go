@@ -84,12 +84,12 @@ func ownLimits(entry config.Key) lifecycle.KeyLimits {
 	}
 }
 
-// signingKeyName is the file in the folder of the records that holds the key which signs endpoints,
-// unless the configuration names one.
+// signingKeyName is the file in the directory of the records that holds the key which signs
+// endpoints, unless the configuration names one.
 const signingKeyName = "signing.key"
 
-// signingKeys returns the keys that sign endpoints. The folder of the records is this process's own
-// by now.
+// signingKeys returns the keys that sign endpoints. The directory of the records is this process's
+// own by now.
 //
 // On a cluster a key of the process's own would be known to no other replica, so without one in the
 // configuration nothing is signed.

@@ -121,18 +121,18 @@ func (m *machine) describe() *api.Engine {
 
 // hostLoad returns what begins to measure this machine; nil where sandboxes run on others.
 func hostLoad(cfg config.Config) func() (api.LoadSampler, error) {
-	folder := cfg.Server.DataDir
+	directory := cfg.Server.DataDir
 	switch cfg.Runtime.Type {
 	case config.RuntimeKubernetes:
 		return nil
 	case config.RuntimeLocal:
-		folder = cfg.Local.Folder(cfg.Server)
+		directory = cfg.Local.Directory(cfg.Server)
 	case config.RuntimeDocker:
 		if remote(cfg) != "" {
 			return nil
 		}
 	}
-	return func() (api.LoadSampler, error) { return load.New(folder) }
+	return func() (api.LoadSampler, error) { return load.New(directory) }
 }
 
 func (m *machine) close(logger zerolog.Logger) {
@@ -183,7 +183,7 @@ func boxOptions(cfg config.Config) (box.Options, error) {
 		NoHostVolumes:         !cfg.Storage.HostVolumes,
 		AllowedHostPaths:      cfg.Storage.AllowedHostPaths,
 		OwnPaths:              cfg.OwnPaths(),
-		PinFolder:             pinFolder(cfg),
+		PinDirectory:          pinDirectory(cfg),
 	}, nil
 }
 

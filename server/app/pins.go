@@ -10,9 +10,9 @@ import (
 	"sandbox.internal/server/config"
 )
 
-// pinFolder is where host paths are pinned (box.Options), "" where the engine would not see what
+// pinDirectory is where host paths are pinned (box.Options), "" where the engine would not see what
 // this process mounts.
-func pinFolder(cfg config.Config) string {
+func pinDirectory(cfg config.Config) string {
 	socket := engineSocket(cfg.Environment.DockerHost)
 	if cfg.Runtime.Type == config.RuntimeLocal { // the local engine opens what it mounts by itself, once
 		return ""

@@ -18,7 +18,7 @@ func (a *App) openWebhooks(ctx context.Context, cfg config.Config, measured *met
 		return nil // refused by the rules of the configuration
 	}
 	o := webhooks.Options{
-		Feed: a.backend, Folder: filepath.Join(cfg.Server.DataDir, "webhooks"), Body: api.EventBody,
+		Feed: a.backend, Directory: filepath.Join(cfg.Server.DataDir, "webhooks"), Body: api.EventBody,
 		Logger: a.logger, Observer: measured, Clock: time.Now,
 	}
 	for i, w := range cfg.Webhooks {

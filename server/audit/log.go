@@ -43,16 +43,16 @@ type Log struct {
 	stopped chan struct{}
 }
 
-// Open opens the log and creates it, and the folder that it is in, if need be; only the owner can
-// read it. An incomplete last line of a crash is cut off, and a line says so. It fails when the log
-// is broken in any other way, and when another process has it open.
+// Open opens the log and creates it, and the directory that it is in, if need be; only the owner
+// can read it. An incomplete last line of a crash is cut off, and a line says so. It fails when the
+// log is broken in any other way, and when another process has it open.
 func Open(path string, logger zerolog.Logger, clock func() time.Time) (*Log, error) {
 	l := &Log{
 		path: path, logger: logger.With().Str("component", "audit").Logger(), clock: clock,
 		settle: make(chan struct{}), pending: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("audit log: create folder: %w", err)
+		return nil, fmt.Errorf("audit log: create directory: %w", err)
 	}
 	file, err := l.attach()
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 )
 
 func TestLinesHaveCallerOperationAndOutcome(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "folder", "audit.log")
+	path := filepath.Join(t.TempDir(), "directory", "audit.log")
 	log := open(t, path)
 	record(t, log, "first")
 	if err := log.Conclude(audit.Entry{Operation: "createSandbox", Status: 400,

@@ -50,8 +50,8 @@ type Options struct {
 	// ImageGrants keeps which keys may have images that were pulled with credentials; nil keeps it
 	// in memory alone.
 	ImageGrants ImageGrants
-	// ExecdImage is the image whose folder lifecycle.DaemonPath holds the daemon that every sandbox
-	// gets.
+	// ExecdImage is the image whose directory lifecycle.DaemonPath holds the daemon that every
+	// sandbox gets.
 	ExecdImage string
 	// Security is what the processes of a sandbox may do. PIDsLimit bounds their number; 0 means no
 	// limit.
@@ -81,16 +81,16 @@ type Options struct {
 	EngineHost string
 	// NoHostVolumes refuses every volume from the host.
 	NoHostVolumes bool
-	// AllowedHostPaths are the folders of the host that volumes may come from; empty means any, for
-	// administrators.
+	// AllowedHostPaths are the directories of the host that volumes may come from; empty means any,
+	// for administrators.
 	AllowedHostPaths []string
-	// OwnPaths are the files and folders of the service itself, absolute and clean, which no volume
-	// may show.
+	// OwnPaths are the files and directories of the service itself, absolute and clean, which no
+	// volume may show.
 	OwnPaths []string
-	// PinFolder is a folder of the service's own in which host paths are pinned while a container
-	// with them is started, so that no other process can exchange them after they were checked.
-	// Empty means that the engine does not see what this process mounts.
-	PinFolder string
+	// PinDirectory is a directory of the service's own in which host paths are pinned while a
+	// container with them is started, so that no other process can exchange them after they were
+	// checked. Empty means that the engine does not see what this process mounts.
+	PinDirectory string
 }
 
 const (
@@ -126,7 +126,7 @@ type Containers struct {
 	inspections chan struct{}
 
 	hostPaths lifecycle.HostPaths
-	pins      bool // host paths are pinned in PinFolder
+	pins      bool // host paths are pinned in PinDirectory
 
 	filling  chan struct{} // one element while the volume that holds execd is looked for and filled
 	volumeMu sync.Mutex
@@ -169,9 +169,9 @@ func (c *Containers) prepare(ctx context.Context) error {
 		return err
 	}
 	c.hostPaths = hostPathRules(c.options, c.info)
-	if c.options.PinFolder != "" {
-		if c.options.PinFolder, err = preparePins(c.options.PinFolder); err != nil {
-			c.options.Logger.Warn().Err(err).Msg("host paths cannot be pinned: a process that can write to a folder above one could exchange it while a sandbox is started")
+	if c.options.PinDirectory != "" {
+		if c.options.PinDirectory, err = preparePins(c.options.PinDirectory); err != nil {
+			c.options.Logger.Warn().Err(err).Msg("host paths cannot be pinned: a process that can write to a directory above one could exchange it while a sandbox is started")
 		} else {
 			c.pins = true
 		}
@@ -303,7 +303,7 @@ func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
 	// Another service on the same engine may be filling the same volume at this moment; its
 	// containers are not ours to remove.
 	labels := map[string]string{lifecycle.LabelPrefix + "execd-image": imageID, lifecycle.LabelPrefix + "filled-by": c.options.Instance}
-	if err := c.options.Engine.EnsureFolder(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
+	if err := c.options.Engine.EnsureDirectory(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
 		return "", err
 	}
 	c.volumeMu.Lock()

@@ -19,7 +19,7 @@ type brokenRule string
 
 func (r brokenRule) Error() string { return string(r) }
 
-// errLeadsOut is a path that leaves the folder that it belongs below.
+// errLeadsOut is a path that leaves the directory that it belongs below.
 var errLeadsOut = errors.New("leads out")
 
 // hostPathRules are the configured ones, with what the service and the engine keep for themselves
@@ -95,7 +95,7 @@ func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 		return refuse(rule)
 	}
 	if info, err := os.Lstat(resolved); err != nil || !info.IsDir() && !info.Mode().IsRegular() {
-		return refuse("must be a folder or a regular file")
+		return refuse("must be a directory or a regular file")
 	}
 	mount.HostPath = resolved
 	return mount, nil

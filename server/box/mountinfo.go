@@ -12,7 +12,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// A path can show what another one has without any symbolic link: a bind mount gives a folder a
+// A path can show what another one has without any symbolic link: a bind mount gives a directory a
 // second name. So a path is also compared by where it lies in its file system.
 
 // mountPoint is one line of /proc/self/mountinfo (proc(5)).

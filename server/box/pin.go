@@ -12,33 +12,33 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// The engine is given a path, and follows it later, when a sandbox that can write to a folder on
+// The engine is given a path, and follows it later, when a sandbox that can write to a directory on
 // the way may have put a link there. So what was checked is pinned: it is opened, the kernel
 // reports where what was opened really lies, and that is mounted at a place of the service's own,
 // which the engine is given instead. No sandbox can write there. The place is needed only while the
 // container is started.
 
 const (
-	openPath         = 0x200000 // O_PATH of open(2): the descriptor stands for the file, and nothing of it is read
-	unmountNoFollow  = 8        // UMOUNT_NOFOLLOW of umount2(2)
-	pinnedFolderMode = 0o700
+	openPath            = 0x200000 // O_PATH of open(2): the descriptor stands for the file, and nothing of it is read
+	unmountNoFollow     = 8        // UMOUNT_NOFOLLOW of umount2(2)
+	pinnedDirectoryMode = 0o700
 )
 
-// preparePins makes the folder for pins usable, removes what a killed service left there, and tries
-// whether this process may mount. It returns the folder without symbolic links, or an error where
-// this process may not mount.
-func preparePins(folder string) (real string, err error) {
-	if err := os.MkdirAll(folder, pinnedFolderMode); err != nil {
+// preparePins makes the directory for pins usable, removes what a killed service left there, and
+// tries whether this process may mount. It returns the directory without symbolic links, or an
+// error where this process may not mount.
+func preparePins(directory string) (real string, err error) {
+	if err := os.MkdirAll(directory, pinnedDirectoryMode); err != nil {
 		return "", err
 	}
-	if real, err = filepath.EvalSymlinks(folder); err != nil {
+	if real, err = filepath.EvalSymlinks(directory); err != nil {
 		return "", err
 	}
 	if err := sweepPins(real); err != nil {
 		return "", err
 	}
 	trial, source := filepath.Join(real, "trial"), filepath.Join(real, "trial-source")
-	if err := os.Mkdir(source, pinnedFolderMode); err != nil {
+	if err := os.Mkdir(source, pinnedDirectoryMode); err != nil {
 		return "", err
 	}
 	err = pin(source, trial)
@@ -47,14 +47,14 @@ func preparePins(folder string) (real string, err error) {
 
 // sweepPins removes every pin. It never removes anything through one: a pin that cannot be
 // unmounted stays.
-func sweepPins(folder string) error {
-	entries, err := os.ReadDir(folder)
+func sweepPins(directory string) error {
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, entry := range entries {
-		errs = append(errs, unpin(filepath.Join(folder, entry.Name())))
+		errs = append(errs, unpin(filepath.Join(directory, entry.Name())))
 	}
 	return errors.Join(errs...)
 }
@@ -79,7 +79,7 @@ func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (rel
 		if v.HostPath == "" {
 			continue
 		}
-		place := filepath.Join(c.options.PinFolder, record.Sandbox.ID+"-"+strconv.Itoa(i))
+		place := filepath.Join(c.options.PinDirectory, record.Sandbox.ID+"-"+strconv.Itoa(i))
 		err := pin(asked[i].HostPath, place)
 		if err == nil {
 			pins = append(pins, place)
@@ -129,7 +129,7 @@ func pin(path, place string) error {
 	case err != nil:
 		return err
 	case info.IsDir():
-		err = os.Mkdir(place, pinnedFolderMode)
+		err = os.Mkdir(place, pinnedDirectoryMode)
 	case info.Mode().IsRegular():
 		err = os.WriteFile(place, nil, 0o600)
 	default: // a link, a socket or a device

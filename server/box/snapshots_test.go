@@ -78,7 +78,7 @@ func TestSnapshotAtTheEngine(t *testing.T) {
 		t.Errorf("found %+v (%v)", found, err)
 	}
 	record := lifecycle.Record{Box: "box", Spec: lifecycle.Spec{SnapshotID: "id"}, Sandbox: lifecycle.Sandbox{Entrypoint: []string{"sleep"}}}
-	if spec, err := box.ContainerSpec(boxes, record, "image", "folder"); err != nil || spec.Snapshot != "sandbox-snapshot-id" {
+	if spec, err := box.ContainerSpec(boxes, record, "image", "directory"); err != nil || spec.Snapshot != "sandbox-snapshot-id" {
 		t.Errorf("the container begins with %q (%v)", spec.Snapshot, err)
 	}
 }

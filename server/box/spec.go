@@ -55,7 +55,7 @@ func (c *Containers) fitsHost(spec lifecycle.Spec) error {
 	return nil
 }
 
-func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder string) (engine.ContainerSpec, error) {
+func (c *Containers) containerSpec(record lifecycle.Record, imageID, directory string) (engine.ContainerSpec, error) {
 	limits, err := record.Spec.Resources.Parse()
 	if err != nil {
 		return engine.ContainerSpec{}, err
@@ -71,7 +71,7 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 	if record.StopTime > 0 {
 		env["EXECD_STOP_GRACE"] = stopGrace.String()
 	}
-	mounts := []engine.Mount{{Folder: folder, Target: lifecycle.DaemonPath, ReadOnly: true}}
+	mounts := []engine.Mount{{Directory: directory, Target: lifecycle.DaemonPath, ReadOnly: true}}
 	for i, v := range record.Spec.Volumes {
 		mount, err := c.mount(i, v)
 		if err != nil {

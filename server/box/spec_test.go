@@ -23,7 +23,7 @@ func TestDaemonWithALogOfItsOwn(t *testing.T) {
 			Sandbox: lifecycle.Sandbox{Entrypoint: []string{"sleep", "60"}},
 			Spec:    lifecycle.Spec{Env: map[string]string{"EXECD_LOG_FILE": file}},
 		}
-		spec, err := box.ContainerSpec(box.Unopened(box.Options{}), record, "image", "folder")
+		spec, err := box.ContainerSpec(box.Unopened(box.Options{}), record, "image", "directory")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +57,7 @@ func TestTimeToStop(t *testing.T) {
 		if err := boxes.Stop(t.Context(), record); err != nil || e.grace != want {
 			t.Errorf("with %q for streams the engine has to wait %v (%v), want %v", grace, e.grace, err, want)
 		}
-		spec, err := box.ContainerSpec(boxes, record, "image", "folder")
+		spec, err := box.ContainerSpec(boxes, record, "image", "directory")
 		if err != nil || spec.Env["EXECD_STOP_GRACE"] != "2s" {
 			t.Errorf("the first process has the variables %v (%v)", spec.Env, err)
 		}

@@ -92,7 +92,7 @@ func ownedByAnother(i int, v lifecycle.Volume) *lifecycle.Error {
 }
 
 // checkMounted resolves the host's paths once more, after the engine has mounted them, where they
-// could not be pinned: another process may have put a link in the place of a folder between the
+// could not be pinned: another process may have put a link in the place of a directory between the
 // check and the mount. A link that was there for that moment only is not found.
 func (c *Containers) checkMounted(volumes []lifecycle.Volume, mounted []engine.Mount) error {
 	if c.pins {

@@ -81,7 +81,7 @@ type Options struct {
 	// RuntimeClasses are those that a spec may name; their handlers are names of the cluster's
 	// RuntimeClasses.
 	RuntimeClasses lifecycle.RuntimeClasses
-	// NoHostVolumes refuses every volume from a node. AllowedHostPaths are the folders of nodes
+	// NoHostVolumes refuses every volume from a node. AllowedHostPaths are the directories of nodes
 	// that volumes may come from; empty means any, for administrators.
 	NoHostVolumes    bool
 	AllowedHostPaths []string

@@ -24,7 +24,7 @@ func TestServices(t *testing.T) {
 	var urls []string
 	for range 2 {
 		cfg := config.Default(func(string) string { return "" })
-		cfg.Server.Host, cfg.Server.Port, cfg.Server.DataDir = "127.0.0.1", 0, "/no/such/folder"
+		cfg.Server.Host, cfg.Server.Port, cfg.Server.DataDir = "127.0.0.1", 0, "/no/such/directory"
 		cfg.Runtime = config.Runtime{Type: config.RuntimeKubernetes, ExecdImage: "sandbox/execd:dev"}
 		cfg.Kubernetes.KubeconfigPath, cfg.Kubernetes.Namespace = apiServer.Kubeconfig, s.name
 		must(t, cfg.Validate())

@@ -326,8 +326,8 @@ func (c *Cluster) hostPaths() lifecycle.HostPaths {
 
 // volumes are those that a client asks for, whose host paths break no rule as they are written.
 // They lie on a node that is not chosen yet, where a sandbox that can write to one may have put a
-// symbolic link. So only a folder that no sandbox can exchange is mounted as a host path; what lies
-// below it is a sub path, whose links the kubelet follows within that folder alone.
+// symbolic link. So only a directory that no sandbox can exchange is mounted as a host path; what
+// lies below it is a sub path, whose links the kubelet follows within that directory alone.
 func (c *Cluster) volumes(wanted []lifecycle.Volume) (volumes []corev1.Volume, mounts []corev1.VolumeMount, err error) {
 	for i, v := range wanted {
 		name := volumeName(v, i)

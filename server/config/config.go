@@ -37,8 +37,8 @@ type Config struct {
 	FromDocker []string `toml:"-"`
 }
 
-// OwnPaths returns the files and folders of the service itself, absolute and clean: its records,
-// keys, logs and settings.
+// OwnPaths returns the files and directories of the service itself, absolute and clean: its
+// records, keys, logs and settings.
 func (c Config) OwnPaths() []string {
 	var paths []string
 	own := []string{

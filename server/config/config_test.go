@@ -24,7 +24,7 @@ func environment(vars map[string]string) func(string) string {
 // home is an environment with nothing but a home directory.
 var home = environment(map[string]string{"HOME": "/home/ada"})
 
-// write puts content into a fresh folder as sandbox.toml and makes that the
+// write puts content into a fresh directory as sandbox.toml and makes that the
 // working directory, so that errors show the bare file name.
 func write(t *testing.T, content string) string {
 	t.Helper()

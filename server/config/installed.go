@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// installedImages is the folder of the images that are installed with the programs, relative to the
-// folder of the programs: with PREFIX/bin/sandbox-server it is PREFIX/share/sandbox/images.
+// installedImages is the directory of the images that are installed with the programs, relative to
+// the directory of the programs: with PREFIX/bin/sandbox-server it is PREFIX/share/sandbox/images.
 const installedImages = "../share/sandbox/images"
 
 // InstalledImages returns the absolute paths of the archives of images that are installed with the
-// program that runs, by name. Without such a folder there are none.
+// program that runs, by name. Without such a directory there are none.
 func InstalledImages() ([]string, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -23,9 +23,9 @@ func InstalledImages() ([]string, error) {
 	return archivesIn(filepath.Join(filepath.Dir(program), installedImages))
 }
 
-// archivesIn returns the paths of the regular files NAME.tar in the folder, by name.
-func archivesIn(folder string) ([]string, error) {
-	entries, err := os.ReadDir(folder)
+// archivesIn returns the paths of the regular files NAME.tar in the directory, by name.
+func archivesIn(directory string) ([]string, error) {
+	entries, err := os.ReadDir(directory)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -35,7 +35,7 @@ func archivesIn(folder string) ([]string, error) {
 	var paths []string
 	for _, entry := range entries {
 		if entry.Type().IsRegular() && strings.HasSuffix(entry.Name(), ".tar") {
-			paths = append(paths, filepath.Join(folder, entry.Name()))
+			paths = append(paths, filepath.Join(directory, entry.Name()))
 		}
 	}
 	return paths, nil

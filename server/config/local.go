@@ -12,8 +12,8 @@ import (
 // Local is the section [local]: the engine that the service brings along, which needs an OCI
 // runtime and no daemon.
 type Local struct {
-	// DataDir is the folder of images, volumes and the file systems of sandboxes, absolute; only
-	// one service may use it. Unset: the folder local in server.data_dir.
+	// DataDir is the directory of images, volumes and the file systems of sandboxes, absolute; only
+	// one service may use it. Unset: the directory local in server.data_dir.
 	DataDir string `toml:"data_dir"`
 	// OCIRuntime is the program that starts sandboxes: crun, runc or runsc, or an absolute path
 	// that ends with one of these. Unset: the first of them that is installed.
@@ -98,8 +98,8 @@ func defaultLocal() Local {
 	}
 }
 
-// Folder returns the folder of the local engine's data.
-func (l Local) Folder(server Server) string {
+// Directory returns the directory of the local engine's data.
+func (l Local) Directory(server Server) string {
 	if l.DataDir != "" {
 		return l.DataDir
 	}

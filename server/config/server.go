@@ -53,7 +53,7 @@ type Server struct {
 	//
 	// [Load] reads the file into APIKey.
 	APIKeyFile string `toml:"api_key_file"`
-	// DataDir is the folder of the records. A folder that another server uses is refused.
+	// DataDir is the directory of the records. A directory that another server uses is refused.
 	DataDir string `toml:"data_dir"`
 	// Instance is the name of this service at its engine: 1 to 63 lower-case letters, digits and
 	// inner hyphens. A service touches only containers of its own instance, so services that share
@@ -75,11 +75,11 @@ type Server struct {
 	// MaxSandboxes is how many sandboxes that have not ended there may be, of all keys together, 0
 	// to 1000000; 0 is no limit. A create beyond it is 409.
 	MaxSandboxes int `toml:"max_sandboxes"`
-	// MaxSnapshots is how many snapshots the sandboxes of one API key may have, 0 to 1000000; 0 is no
-	// limit. A snapshot beyond it is 409.
+	// MaxSnapshots is how many snapshots the sandboxes of one API key may have, 0 to 1000000; 0 is
+	// no limit. A snapshot beyond it is 409.
 	MaxSnapshots int `toml:"max_snapshots"`
-	// MaxSnapshotsMiB is how much disk the snapshots of one API key may have added together, in MiB,
-	// 0 to 1000000000; 0 is no limit but the disk. The exclusiveSize of each that has not
+	// MaxSnapshotsMiB is how much disk the snapshots of one API key may have added together, in
+	// MiB, 0 to 1000000000; 0 is no limit but the disk. The exclusiveSize of each that has not
 	// failed counts: what it added when it was taken, and what deleted ones have left to it. A
 	// snapshot when it is used up is 409; one that would need more than what is left of it fails.
 	MaxSnapshotsMiB int64 `toml:"max_snapshots_mib"`

@@ -72,9 +72,9 @@ func valid() config.Config {
 }
 
 func TestAPIKeyFromAFile(t *testing.T) {
-	folder := t.TempDir()
+	directory := t.TempDir()
 	write := func(name, content string) string {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}

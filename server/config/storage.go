@@ -10,10 +10,10 @@ import (
 type Storage struct {
 	// HostVolumes is whether sandboxes may mount paths of the host at all.
 	HostVolumes bool `toml:"host_volumes"`
-	// AllowedHostPaths are the folders that mounted paths must be in: absolute, without ".", ".."
-	// and empty parts. Empty: every path but those of the host's system (/etc, /root, /boot, /usr,
-	// /var/lib and others), to keys with the role admin alone. Refused while storage.host_volumes
-	// is false.
+	// AllowedHostPaths are the directories that mounted paths must be in: absolute, without ".",
+	// ".." and empty parts. Empty: every path but those of the host's system (/etc, /root, /boot,
+	// /usr, /var/lib and others), to keys with the role admin alone. Refused while
+	// storage.host_volumes is false.
 	AllowedHostPaths []string `toml:"allowed_host_paths"`
 }
 

@@ -32,7 +32,7 @@ import (
 	"sandbox.internal/server/static"
 )
 
-// assets are made by scripts/console.sh from the folder web.
+// assets are made by scripts/console.sh from the directory web.
 //
 //go:embed assets
 var assets embed.FS

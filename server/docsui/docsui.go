@@ -56,10 +56,10 @@ func New() (*Pages, error) {
 
 func (p *Pages) addAssets() error {
 	for _, from := range []struct {
-		files  embed.FS
-		folder string
+		files     embed.FS
+		directory string
 	}{{assets, "assets"}, {own, "page"}} {
-		entries, err := from.files.ReadDir(from.folder)
+		entries, err := from.files.ReadDir(from.directory)
 		if err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func (p *Pages) addAssets() error {
 			if path.Ext(entry.Name()) == ".html" {
 				continue // a template
 			}
-			data, err := from.files.ReadFile(path.Join(from.folder, entry.Name()))
+			data, err := from.files.ReadFile(path.Join(from.directory, entry.Name()))
 			if err != nil {
 				return err
 			}

@@ -291,7 +291,7 @@ func (e *memoryEngine) FindImage(ctx context.Context, ref string) (engine.Image,
 
 func (e *memoryEngine) ProveAccess(context.Context, string, *engine.RegistryAuth) error { return nil }
 
-func (e *memoryEngine) EnsureFolder(context.Context, string, string, string, map[string]string) error {
+func (e *memoryEngine) EnsureDirectory(context.Context, string, string, string, map[string]string) error {
 	return nil
 }
 

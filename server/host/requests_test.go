@@ -100,15 +100,15 @@ func TestCreateRefuses(t *testing.T) {
 	m := newMachine(t)
 	m.box.AllowedHostPaths = []string{"/nowhere"}
 	m.start()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	tests := map[string]func(*lifecycle.Spec){
 		"no image":       func(s *lifecycle.Spec) { s.Image = "" },
 		"network policy": func(s *lifecycle.Spec) { s.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"} },
-		"folder that is not allowed": func(s *lifecycle.Spec) {
-			s.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "/v", HostPath: folder}}
+		"directory that is not allowed": func(s *lifecycle.Spec) {
+			s.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "/v", HostPath: directory}}
 		},
-		"folder that does not exist": func(s *lifecycle.Spec) {
-			s.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "/v", HostPath: folder + "/missing"}}
+		"directory that does not exist": func(s *lifecycle.Spec) {
+			s.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "/v", HostPath: directory + "/missing"}}
 		},
 	}
 	for name, change := range tests {

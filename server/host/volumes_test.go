@@ -13,9 +13,9 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestExchangedFolder: a folder that was allowed when the sandbox was asked for is a link to
+// TestExchangedDirectory: a directory that was allowed when the sandbox was asked for is a link to
 // another one later.
-func TestExchangedFolder(t *testing.T) {
+func TestExchangedDirectory(t *testing.T) {
 	for name, c := range map[string]struct{ during, says string }{
 		"before the container is made": {callEnsureImage, "storage.allowed_host_paths"},
 		"while it is being started":    {callStart, "was exchanged"},
@@ -26,8 +26,8 @@ func TestExchangedFolder(t *testing.T) {
 				t.Fatal(err)
 			}
 			allowed, outside := filepath.Join(root, "data"), filepath.Join(root, "database")
-			folder := filepath.Join(allowed, "mine")
-			for _, path := range []string{folder, outside} {
+			directory := filepath.Join(allowed, "mine")
+			for _, path := range []string{directory, outside} {
 				if err := os.MkdirAll(path, 0o755); err != nil {
 					t.Fatal(err)
 				}
@@ -38,16 +38,16 @@ func TestExchangedFolder(t *testing.T) {
 			during := newGate()
 			m.engine.failBefore(c.during, during.fault)
 			wanted := spec()
-			wanted.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", HostPath: folder}}
+			wanted.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", HostPath: directory}}
 			sandbox, err := m.host.Create(context.Background(), wanted, lifecycle.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			during.await(t)
-			if err := os.Remove(folder); err != nil {
+			if err := os.Remove(directory); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Symlink(outside, folder); err != nil {
+			if err := os.Symlink(outside, directory); err != nil {
 				t.Fatal(err)
 			}
 			close(during.open)
@@ -63,7 +63,7 @@ func TestExchangedFolder(t *testing.T) {
 // asAdmin are the options of a create by an administrator's key.
 var asAdmin = lifecycle.CreateOptions{Role: lifecycle.RoleAdmin}
 
-// hostVolume is spec with one folder of the host.
+// hostVolume is spec with one directory of the host.
 func hostVolume(path, subPath string) lifecycle.Spec {
 	wanted := spec()
 	wanted.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", HostPath: path, SubPath: subPath}}
@@ -74,7 +74,7 @@ func hostVolume(path, subPath string) lifecycle.Spec {
 func TestNeverMounted(t *testing.T) {
 	root := realTempDir(t)
 	socket, data := filepath.Join(root, "run", "engine.sock"), filepath.Join(root, "data")
-	folders(t, filepath.Join(root, "run"), filepath.Join(data, "inner"), filepath.Join(root, "links"), filepath.Join(root, "bound"), filepath.Join(root, "bound-file"))
+	directories(t, filepath.Join(root, "run"), filepath.Join(data, "inner"), filepath.Join(root, "links"), filepath.Join(root, "bound"), filepath.Join(root, "bound-file"))
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestNeverMounted(t *testing.T) {
 	}
 	bind(t, filepath.Join(root, "run"), filepath.Join(root, "bound"))
 	nested := filepath.Join(root, "nested")
-	folders(t, filepath.Join(nested, "kernel"), filepath.Join(nested, "own"))
+	directories(t, filepath.Join(nested, "kernel"), filepath.Join(nested, "own"))
 	bind(t, "/proc", filepath.Join(nested, "kernel"))
 	bind(t, filepath.Join(data, "inner"), filepath.Join(nested, "own"))
 
@@ -102,19 +102,19 @@ func TestNeverMounted(t *testing.T) {
 			"below /sys":                         hostVolume("/sys/fs", ""),
 			"/dev":                               hostVolume("/dev", ""),
 			"the engine's socket":                hostVolume(socket, ""),
-			"its folder":                         hostVolume(filepath.Dir(socket), ""),
-			"its folder's folder":                hostVolume(root, ""),
+			"its directory":                      hostVolume(filepath.Dir(socket), ""),
+			"its directory's directory":          hostVolume(root, ""),
 			"by sub path":                        hostVolume(root, "run"),
 			"the service's data":                 hostVolume(data, ""),
 			"below the service's data":           hostVolume(filepath.Join(data, "inner"), ""),
 			"a link to the root":                 hostVolume(filepath.Join(root, "links", "root"), ""),
 			"a link to /proc":                    hostVolume(filepath.Join(root, "links", "proc"), ""),
 			"a link to the socket":               hostVolume(filepath.Join(root, "links", "socket"), ""),
-			"a link to its folder":               hostVolume(filepath.Join(root, "links", "run"), ""),
+			"a link to its directory":            hostVolume(filepath.Join(root, "links", "run"), ""),
 			"a link on the way":                  hostVolume(filepath.Join(root, "links", "root", "proc", "sys"), ""),
 			"a link upwards":                     hostVolume(filepath.Join(root, "links", "up"), ""),
 			"a link to the data":                 hostVolume(filepath.Join(root, "links", "data", "inner"), ""),
-			"a second name of the folder":        hostVolume(filepath.Join(root, "bound"), ""),
+			"a second name of the directory":     hostVolume(filepath.Join(root, "bound"), ""),
 			"the socket by that name":            hostVolume(filepath.Join(root, "bound", "engine.sock"), ""),
 			"/proc is mounted below":             hostVolume(nested, ""),
 			"another mount of /proc":             hostVolume(filepath.Join(nested, "kernel", "sys"), ""),
@@ -126,7 +126,7 @@ func TestNeverMounted(t *testing.T) {
 			}
 		}
 		if _, err := m.host.Create(t.Context(), hostVolume(filepath.Join(root, "links"), ""), asAdmin); err != nil {
-			t.Errorf("list %q, a folder beside them: %v", list, err)
+			t.Errorf("list %q, a directory beside them: %v", list, err)
 		}
 	}
 }
@@ -146,11 +146,11 @@ func TestSocketsAreNotMounted(t *testing.T) {
 }
 
 // TestRefusalsDoNotShowTheDisk: what lies outside the list is refused in the same words whether it
-// exists or not, also when a link in an allowed folder, which a sandbox can make, leads there.
+// exists or not, also when a link in an allowed directory, which a sandbox can make, leads there.
 func TestRefusalsDoNotShowTheDisk(t *testing.T) {
 	root := realTempDir(t)
 	allowed, outside := filepath.Join(root, "allowed"), filepath.Join(root, "outside")
-	folders(t, allowed, outside)
+	directories(t, allowed, outside)
 	m := newMachine(t)
 	m.box.AllowedHostPaths = []string{allowed}
 	m.start()
@@ -183,21 +183,21 @@ func TestRefusalsDoNotShowTheDisk(t *testing.T) {
 	}
 }
 
-// TestPinnedFolder: what the engine mounts is what was checked, although a link takes the folder's
-// place before the engine looks.
-func TestPinnedFolder(t *testing.T) {
+// TestPinnedDirectory: what the engine mounts is what was checked, although a link takes the
+// directory's place before the engine looks.
+func TestPinnedDirectory(t *testing.T) {
 	root := realTempDir(t)
 	allowed, outside := filepath.Join(root, "allowed"), filepath.Join(root, "outside")
-	folder := filepath.Join(allowed, "mine")
-	folders(t, folder, outside)
-	for path, text := range map[string]string{filepath.Join(folder, "note"): "mine", filepath.Join(outside, "note"): "secret"} {
+	directory := filepath.Join(allowed, "mine")
+	directories(t, directory, outside)
+	for path, text := range map[string]string{filepath.Join(directory, "note"): "mine", filepath.Join(outside, "note"): "secret"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	m := newMachine(t)
 	m.box.AllowedHostPaths = []string{allowed}
-	m.box.PinFolder = filepath.Join(root, "data", "pins")
+	m.box.PinDirectory = filepath.Join(root, "data", "pins")
 	// as where /var leads elsewhere
 	if err := os.Symlink(realTempDir(t), filepath.Join(root, "data")); err != nil {
 		t.Fatal(err)
@@ -205,15 +205,15 @@ func TestPinnedFolder(t *testing.T) {
 	m.start()
 	during := newGate()
 	m.engine.failBefore(callStart, during.fault)
-	sandbox, err := m.host.Create(t.Context(), hostVolume(folder, ""), asAdmin)
+	sandbox, err := m.host.Create(t.Context(), hostVolume(directory, ""), asAdmin)
 	if err != nil {
 		t.Fatal(err)
 	}
 	during.await(t)
-	if err := os.Rename(folder, folder+"-moved"); err != nil {
+	if err := os.Rename(directory, directory+"-moved"); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(outside, folder); err != nil {
+	if err := os.Symlink(outside, directory); err != nil {
 		t.Fatal(err)
 	}
 	mounts := m.engine.mountsOf(container(sandbox.ID))
@@ -223,40 +223,40 @@ func TestPinnedFolder(t *testing.T) {
 	}
 	close(during.open)
 	m.await(sandbox.ID, lifecycle.StateRunning)
-	if left, err := os.ReadDir(m.box.PinFolder); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(m.box.PinDirectory); err != nil || len(left) > 0 {
 		t.Errorf("pins are left: %v, %v", left, err)
 	}
-	if _, err := os.Stat(filepath.Join(folder+"-moved", "note")); err != nil {
-		t.Errorf("releasing the pin touched the folder: %v", err)
+	if _, err := os.Stat(filepath.Join(directory+"-moved", "note")); err != nil {
+		t.Errorf("releasing the pin touched the directory: %v", err)
 	}
 }
 
 // TestPinsOfAKilledService are released at the next start, and nothing is removed through them;
-// what is mounted below a pinned folder stays mounted where it was.
+// what is mounted below a pinned directory stays mounted where it was.
 func TestPinsOfAKilledService(t *testing.T) {
 	root := realTempDir(t)
-	folder, pins := filepath.Join(root, "folder"), filepath.Join(root, "pins")
-	folders(t, filepath.Join(folder, "below"), filepath.Join(root, "other"), filepath.Join(pins, "left-0"))
+	directory, pins := filepath.Join(root, "directory"), filepath.Join(root, "pins")
+	directories(t, filepath.Join(directory, "below"), filepath.Join(root, "other"), filepath.Join(pins, "left-0"))
 	note := filepath.Join(root, "other", "note")
 	if err := os.WriteFile(note, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	bind(t, folder, folder) // a mount of its own, so that it can be shared, as systemd has the root
-	if err := syscall.Mount("", folder, "", syscall.MS_SHARED, ""); err != nil {
+	bind(t, directory, directory) // a mount of its own, so that it can be shared, as systemd has the root
+	if err := syscall.Mount("", directory, "", syscall.MS_SHARED, ""); err != nil {
 		t.Fatal(err)
 	}
-	bind(t, filepath.Join(root, "other"), filepath.Join(folder, "below"))
-	if err := syscall.Mount(folder, filepath.Join(pins, "left-0"), "", syscall.MS_BIND|syscall.MS_REC, ""); err != nil {
+	bind(t, filepath.Join(root, "other"), filepath.Join(directory, "below"))
+	if err := syscall.Mount(directory, filepath.Join(pins, "left-0"), "", syscall.MS_BIND|syscall.MS_REC, ""); err != nil {
 		t.Fatal(err)
 	}
 	m := newMachine(t)
-	m.box.PinFolder = pins
+	m.box.PinDirectory = pins
 	m.start()
 	if left, err := os.ReadDir(pins); err != nil || len(left) > 0 {
 		t.Errorf("pins are left: %v, %v", left, err)
 	}
-	if _, err := os.Stat(filepath.Join(folder, "below", "note")); err != nil {
-		t.Errorf("a mount below the folder is gone: %v", err)
+	if _, err := os.Stat(filepath.Join(directory, "below", "note")); err != nil {
+		t.Errorf("a mount below the directory is gone: %v", err)
 	}
 }
 
@@ -348,7 +348,7 @@ func TestVolumeMadeMeanwhile(t *testing.T) {
 	})
 	wanted := spec()
 	wanted.Volumes = []lifecycle.Volume{
-		{Name: "theirs", MountPath: "/theirs", ClaimName: "theirs", SubPath: "folder"},
+		{Name: "theirs", MountPath: "/theirs", ClaimName: "theirs", SubPath: "directory"},
 		{Name: "mine", MountPath: "/mine", ClaimName: "mine"},
 	}
 	sandbox, err := m.host.Create(t.Context(), wanted, lifecycle.CreateOptions{Owner: "alice", Role: lifecycle.RoleUser})
@@ -373,7 +373,7 @@ func realTempDir(t *testing.T) string {
 	return root
 }
 
-func folders(t *testing.T, paths ...string) {
+func directories(t *testing.T, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
 		if err := os.MkdirAll(path, 0o755); err != nil {
@@ -382,10 +382,10 @@ func folders(t *testing.T, paths ...string) {
 	}
 }
 
-// bind gives a folder a second name until the test ends.
-func bind(t *testing.T, folder, name string) {
+// bind gives a directory a second name until the test ends.
+func bind(t *testing.T, directory, name string) {
 	t.Helper()
-	if err := syscall.Mount(folder, name, "", syscall.MS_BIND, ""); err != nil {
+	if err := syscall.Mount(directory, name, "", syscall.MS_BIND, ""); err != nil {
 		t.Fatalf("these tests mount, and so need root: %v", err)
 	}
 	t.Cleanup(func() {

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 
 var admin = keys.Key{Name: "server.api_key", Role: lifecycle.RoleAdmin, Digest: sha256.Sum256([]byte("configured"))}
 
-// openRing opens a ring over the store in a folder, with the keys of a configuration.
+// openRing opens a ring over the store in a directory, with the keys of a configuration.
 func openRing(t *testing.T, dir string, configured ...keys.Key) (ring *keys.Ring, stop func()) {
 	t.Helper()
 	records, err := store.Open(dir, zerolog.Nop())

@@ -10,11 +10,11 @@ import (
 type HostPaths struct {
 	// None forbids every path.
 	None bool
-	// Allowed are folders that volumes may come from, with everything below; empty allows every
+	// Allowed are directories that volumes may come from, with everything below; empty allows every
 	// path but those of the host's system (lifecycle document, storage.allowed_host_paths).
 	Allowed []string
 	// Never are paths that no volume may show, whatever Allowed has: neither they nor what lies
-	// below them, nor a folder above them. The file systems of the kernel belong to them without
+	// below them, nor a directory above them. The file systems of the kernel belong to them without
 	// being listed.
 	Never []string
 }
@@ -28,7 +28,7 @@ const (
 	// RuleNever does not name the path that it protects: where the service keeps its data is not
 	// for its clients.
 	RuleNever = "cannot be mounted: the host's root, the kernel's file systems, the container engine's sockets and data, " +
-		"the service's own data, and folders that hold any of them never can"
+		"the service's own data, and directories that hold any of them never can"
 	// RuleSystem is broken without a list by what the host itself is made of.
 	RuleSystem = "is part of the host's system, such as /etc, /root, /boot, /usr and /var/lib, or holds a part of it: " +
 		"it can be mounted only if storage.allowed_host_paths lists it"
@@ -72,7 +72,7 @@ func (p HostPaths) Broken(hostPath string) string {
 }
 
 // BrokenOnTheWay is Broken for a path that is passed through while another one is resolved: a
-// folder above an allowed or a protected path breaks no rule.
+// directory above an allowed or a protected path breaks no rule.
 func (p HostPaths) BrokenOnTheWay(hostPath string) string {
 	for _, never := range p.never() {
 		if PathWithin(hostPath, never) {
@@ -97,7 +97,7 @@ func (p HostPaths) BrokenOnTheWay(hostPath string) string {
 
 // Anchor returns the shortest path at or above hostPath that breaks no rule, and what leads from
 // there to hostPath, "" for nothing. hostPath itself must break none. No sandbox can exchange an
-// anchor: the folder above it cannot be mounted.
+// anchor: the directory above it cannot be mounted.
 func (p HostPaths) Anchor(hostPath string) (anchor, rest string) {
 	for at := 1; at < len(hostPath); at++ {
 		if hostPath[at] == '/' && p.Broken(hostPath[:at]) == "" {

@@ -41,7 +41,7 @@ func TestHostPaths(t *testing.T) {
 		"/sys":                     {"/sys/fs/cgroup", nil, lifecycle.RuleNever},
 		"/dev":                     {"/dev/shm", nil, lifecycle.RuleNever},
 		"a socket":                 {"/run/docker.sock", []string{"/run"}, lifecycle.RuleNever},
-		"its folder":               {"/run", []string{"/run"}, lifecycle.RuleNever},
+		"its directory":            {"/run", []string{"/run"}, lifecycle.RuleNever},
 		"beside it":                {"/run/user", []string{"/run"}, ""},
 		"a socket by another name": {"/var/run/docker.sock", nil, lifecycle.RuleNever},
 		"two above":                {"/var", nil, lifecycle.RuleNever},
@@ -71,8 +71,8 @@ func TestHostPathsOnTheWay(t *testing.T) {
 	}
 }
 
-// TestAnchors: the folder above an anchor can never be mounted, so no sandbox can put a link in the
-// anchor's place.
+// TestAnchors: the directory above an anchor can never be mounted, so no sandbox can put a link in
+// the anchor's place.
 func TestAnchors(t *testing.T) {
 	never := []string{"/var/run/docker.sock", "/data/own"}
 	for name, test := range map[string]struct {
@@ -133,6 +133,6 @@ func TestHostVolumesOfRoles(t *testing.T) {
 	}
 	below := []lifecycle.Volume{{Name: "data", HostPath: "/var", SubPath: "tmp"}}
 	if err := (lifecycle.HostPaths{Never: []string{"/var/run"}}).CheckVolumes(below, lifecycle.RoleAdmin); err != nil {
-		t.Errorf("a sub path outside the forbidden folders is refused: %v", err)
+		t.Errorf("a sub path outside the forbidden directories is refused: %v", err)
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Volume is a folder of the host, or a named volume, that a sandbox sees at MountPath. Exactly one
-// of HostPath and ClaimName is set.
+// Volume is a directory of the host, or a named volume, that a sandbox sees at MountPath. Exactly
+// one of HostPath and ClaimName is set.
 type Volume struct {
 	Name      string
 	MountPath string // absolute path in the sandbox
 	ReadOnly  bool
-	SubPath   string // folder below the source, relative
+	SubPath   string // directory below the source, relative
 	HostPath  string // absolute path on the host
 	ClaimName string // name of a volume that outlives sandboxes
 }

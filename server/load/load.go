@@ -16,9 +16,9 @@ import (
 
 // Sampler measures a machine. It belongs to one goroutine.
 type Sampler struct {
-	proc   string // where the kernel's files are
-	folder string // whose file system is measured
-	before times
+	proc      string // where the kernel's files are
+	directory string // whose file system is measured
+	before    times
 }
 
 // times are the processor times of /proc/stat, in the kernel's unit.
@@ -27,11 +27,11 @@ type times struct {
 	cpus      int
 }
 
-// New returns a sampler of this machine and of the file system that holds a folder.
-func New(folder string) (*Sampler, error) { return newSampler("/proc", folder) }
+// New returns a sampler of this machine and of the file system that holds a directory.
+func New(directory string) (*Sampler, error) { return newSampler("/proc", directory) }
 
-func newSampler(proc, folder string) (*Sampler, error) {
-	s := &Sampler{proc: proc, folder: folder}
+func newSampler(proc, directory string) (*Sampler, error) {
+	s := &Sampler{proc: proc, directory: directory}
 	if _, err := s.disk(); err != nil {
 		return nil, err
 	}
@@ -41,8 +41,8 @@ func newSampler(proc, folder string) (*Sampler, error) {
 }
 
 func (s *Sampler) disk() (disk unix.Statfs_t, err error) {
-	if err := unix.Statfs(s.folder, &disk); err != nil {
-		return disk, fmt.Errorf("measure the file system of %s: %w", s.folder, err)
+	if err := unix.Statfs(s.directory, &disk); err != nil {
+		return disk, fmt.Errorf("measure the file system of %s: %w", s.directory, err)
 	}
 	return disk, nil
 }

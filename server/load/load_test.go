@@ -8,18 +8,18 @@ import (
 	"testing"
 )
 
-// proc makes a folder with the kernel's files.
+// proc makes a directory with the kernel's files.
 func proc(t *testing.T, stat, meminfo string) string {
 	t.Helper()
-	folder := t.TempDir()
-	put(t, folder, "stat", stat)
-	put(t, folder, "meminfo", meminfo)
-	return folder
+	directory := t.TempDir()
+	put(t, directory, "stat", stat)
+	put(t, directory, "meminfo", meminfo)
+	return directory
 }
 
-func put(t *testing.T, folder, name, content string) {
+func put(t *testing.T, directory, name, content string) {
 	t.Helper()
-	if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, name), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -31,8 +31,8 @@ const (
 )
 
 func TestSample(t *testing.T) {
-	folder := proc(t, stat, meminfo)
-	s, err := newSampler(folder, folder)
+	directory := proc(t, stat, meminfo)
+	s, err := newSampler(directory, directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,13 +47,13 @@ func TestSample(t *testing.T) {
 		t.Errorf("%+v", load)
 	}
 	// 40 of 100 are busy; those that wait for a disk are not.
-	put(t, folder, "stat", "cpu  110 10 60 850 60 5 4 1 0 0\ncpu0 1 1 1 1\ncpu1 1 1 1 1\n")
+	put(t, directory, "stat", "cpu  110 10 60 850 60 5 4 1 0 0\ncpu0 1 1 1 1\ncpu1 1 1 1 1\n")
 	load, err = s.Sample()
 	if want := 100 * 40.0 / 100; err != nil || math.Abs(load.CPUUsedPercent-want) > 0.01 {
 		t.Errorf("%v %%, %v; want %v", load.CPUUsedPercent, err, want)
 	}
 	// Counters that went back, as those of waiting for a disk do.
-	put(t, folder, "stat", stat)
+	put(t, directory, "stat", stat)
 	if load, err = s.Sample(); err != nil || load.CPUUsedPercent != 0 {
 		t.Errorf("%+v, %v", load, err)
 	}
@@ -66,8 +66,8 @@ func TestBrokenFiles(t *testing.T) {
 		"no memory":     {stat, "MemFree: 1 kB\n"},
 		"odd memory":    {stat, "MemTotal: x kB\n"},
 	} {
-		folder := proc(t, files[0], files[1])
-		s, err := newSampler(folder, folder)
+		directory := proc(t, files[0], files[1])
+		s, err := newSampler(directory, directory)
 		if err == nil {
 			_, err = s.Sample()
 		}
@@ -75,9 +75,9 @@ func TestBrokenFiles(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	folder := proc(t, stat, meminfo)
-	if _, err := newSampler(folder, folder+"/none"); err == nil {
-		t.Error("a folder that is not there has a file system")
+	directory := proc(t, stat, meminfo)
+	if _, err := newSampler(directory, directory+"/none"); err == nil {
+		t.Error("a directory that is not there has a file system")
 	}
 }
 

@@ -94,11 +94,11 @@ func (e *measuredEngine) ProveAccess(ctx context.Context, ref string,
 	return err
 }
 
-func (e *measuredEngine) EnsureFolder(ctx context.Context, name, imageID, path string,
+func (e *measuredEngine) EnsureDirectory(ctx context.Context, name, imageID, path string,
 	labels map[string]string) error {
 	began := e.metrics.clock()
-	err := e.Engine.EnsureFolder(ctx, name, imageID, path, labels)
-	e.measure("ensure_folder", began, err)
+	err := e.Engine.EnsureDirectory(ctx, name, imageID, path, labels)
+	e.measure("ensure_directory", began, err)
 	return err
 }
 

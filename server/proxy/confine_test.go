@@ -107,8 +107,8 @@ func TestSharedOrigin(t *testing.T) {
 	if cookies := got.Values("Set-Cookie"); !slices.Equal(cookies, want) {
 		t.Errorf("got  %q\nwant %q", cookies, want)
 	}
-	// Without a path of its own, a cookie of a request for the prefix itself would get the folder
-	// above.
+	// Without a path of its own, a cookie of a request for the prefix itself would get the
+	// directory above.
 	if cookies := answering(t, shared, header)(prefix).Values("Set-Cookie"); cookies[0] != "a=1; Path="+prefix {
 		t.Errorf("a cookie of the prefix itself: %q", cookies[0])
 	}

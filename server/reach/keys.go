@@ -86,11 +86,11 @@ func LoadOrMakeKeys(path string) (Keys, error) {
 	if err != nil {
 		return Keys{}, errors.Join(err, os.Remove(draft))
 	}
-	folder, err := os.Open(filepath.Dir(path))
+	directory, err := os.Open(filepath.Dir(path))
 	if err != nil {
 		return Keys{}, err
 	}
-	if err := errors.Join(folder.Sync(), folder.Close()); err != nil {
+	if err := errors.Join(directory.Sync(), directory.Close()); err != nil {
 		return Keys{}, err
 	}
 	return ParseKeys(line)

@@ -10,7 +10,7 @@ import (
 	"sandbox.internal/internal/flock"
 )
 
-// lockDir makes the process the only user of the folder until the returned file is closed or the
+// lockDir makes the process the only user of the directory until the returned file is closed or the
 // process ends, however it ends.
 func lockDir(dir string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
@@ -23,9 +23,9 @@ func lockDir(dir string) (*os.File, error) {
 	}
 	if errors.Is(err, flock.ErrHeld) {
 		err = fmt.Errorf(
-			"store: folder %s is in use by another process; stop it or choose another folder", dir)
+			"store: directory %s is in use by another process; stop it or choose another directory", dir)
 	} else {
-		err = fmt.Errorf("store: lock folder %s: %w", dir, err)
+		err = fmt.Errorf("store: lock directory %s: %w", dir, err)
 	}
 	return nil, errors.Join(err, file.Close())
 }

@@ -14,9 +14,9 @@
 // # When the database is damaged
 //
 // No record is dropped silently. Open and Load return an error that names the file, and the record
-// if it is only one, and the service does not start. The ways out, best first: restore the folder
-// from a backup; delete the one damaged row with the sqlite3 shell, as the error says; move the
-// database with its -wal and -shm files aside and start with an empty one.
+// if it is only one, and the service does not start. The ways out, best first: restore the
+// directory from a backup; delete the one damaged row with the sqlite3 shell, as the error says;
+// move the database with its -wal and -shm files aside and start with an empty one.
 package store
 
 import (
@@ -59,16 +59,16 @@ type Store struct {
 	closeErr  error
 }
 
-// Open opens the store in the folder dir and creates both if need be, readable by the owner only: a
-// record holds the sandbox's token. It fails when another process has the folder open, when a newer
-// release wrote the database, and when the database is damaged.
+// Open opens the store in the directory dir and creates both if need be, readable by the owner
+// only: a record holds the sandbox's token. It fails when another process has the directory open,
+// when a newer release wrote the database, and when the database is damaged.
 func Open(dir string, log zerolog.Logger) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("store: create folder: %w", err)
+		return nil, fmt.Errorf("store: create directory: %w", err)
 	}
 	lock, err := lockDir(dir)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Store) open() error {
 		return fmt.Errorf("store: %w", err)
 	}
 	ctx := context.Background()
-	// A container may have no folder for the temporary files that SQLite would make of what it
+	// A container may have no directory for the temporary files that SQLite would make of what it
 	// needs to undo a statement.
 	if s.writeDB, err = openDatabase(s.path, "journal_mode(wal)", "synchronous(full)",
 		"busy_timeout(5000)", "temp_store(memory)"); err != nil {
@@ -118,7 +118,7 @@ func (s *Store) prepare(ctx context.Context, conn *sql.Conn) error {
 	if err := s.migrate(ctx, conn); err != nil {
 		return err
 	}
-	// SQLite syncs its files but not the names of all of them, nor the folder's own.
+	// SQLite syncs its files but not the names of all of them, nor the directory's own.
 	dir := filepath.Dir(s.path)
 	for _, name := range []string{dir, filepath.Dir(dir)} {
 		if err := syncDir(name); err != nil {
@@ -145,7 +145,7 @@ func (s *Store) prepare(ctx context.Context, conn *sql.Conn) error {
 }
 
 // Close waits for the commit that runs, refuses everything that waits behind it, and unlocks the
-// folder. A second call does nothing.
+// directory. A second call does nothing.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() { s.closeErr = s.release() })
 	return s.closeErr
@@ -176,15 +176,15 @@ func (s *Store) release() error {
 	return nil
 }
 
-// fullBelow is the room in the folder, in bytes, below which an error is one of a full disk.
+// fullBelow is the room in the directory, in bytes, below which an error is one of a full disk.
 const fullBelow = 1 << 20
 
 // damaged explains an error that a sound database does not give while there is room.
 func (s *Store) damaged(action string, err error) error {
-	folder := filepath.Dir(s.path)
+	directory := filepath.Dir(s.path)
 	var room unix.Statfs_t
-	if statErr := unix.Statfs(folder, &room); statErr == nil && room.Bavail*uint64(room.Bsize) < fullBelow {
-		return fmt.Errorf("store: %s %s: %w; the disk of %s is full: make room there, the file itself is not damaged", action, s.path, err, folder)
+	if statErr := unix.Statfs(directory, &room); statErr == nil && room.Bavail*uint64(room.Bsize) < fullBelow {
+		return fmt.Errorf("store: %s %s: %w; the disk of %s is full: make room there, the file itself is not damaged", action, s.path, err, directory)
 	}
 	return fmt.Errorf(
 		"store: %s %s: %w; if the file is damaged, restore it from a backup, or move it with its -wal and -shm files aside to start with an empty store", action, s.path, err)

@@ -17,10 +17,10 @@ import (
 )
 
 func TestOpenCreatesPrivateFiles(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new folder", "50%?#")
+	dir := filepath.Join(t.TempDir(), "new directory", "50%?#")
 	insert(t, open(t, dir), record("a"))
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("folder: got %v, %v; want mode 0700", info, err)
+		t.Errorf("directory: got %v, %v; want mode 0700", info, err)
 	}
 	for _, name := range []string{"sandbox.db", "sandbox.db-wal", "sandbox.db-shm", "lock"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil ||
@@ -155,7 +155,7 @@ func overwrite(data []byte, from, to int) []byte {
 	return data
 }
 
-// withRecord returns the folder of a closed store that has the record "a".
+// withRecord returns the directory of a closed store that has the record "a".
 func withRecord(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -15,13 +15,13 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestWithoutTemporaryFolders: a container has no folder for temporary files, and SQLite needs
-// none, however much a statement changes.
-func TestWithoutTemporaryFolders(t *testing.T) {
+// TestWithoutTemporaryDirectories: a container has no directory for temporary files, and SQLite
+// needs none, however much a statement changes.
+func TestWithoutTemporaryDirectories(t *testing.T) {
 	const inside = "STORE_TEST_WITHOUT_TEMPORARY_FOLDERS"
-	folder := os.Getenv(inside)
-	if folder == "" { // in a process with mounts of its own
-		child := wait.Command(t, "/proc/self/exe", "-test.run=^TestWithoutTemporaryFolders$", "-test.v")
+	directory := os.Getenv(inside)
+	if directory == "" { // in a process with mounts of its own
+		child := wait.Command(t, "/proc/self/exe", "-test.run=^TestWithoutTemporaryDirectories$", "-test.v")
 		child.Env = append(os.Environ(), inside+"="+t.TempDir(), "TMPDIR=/proc")
 		child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
 		if output, err := child.CombinedOutput(); err != nil {
@@ -37,7 +37,7 @@ func TestWithoutTemporaryFolders(t *testing.T) {
 	}
 	mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE)
 	data := "/mnt"
-	mount(folder, data, "", unix.MS_BIND)
+	mount(directory, data, "", unix.MS_BIND)
 	for _, path := range []string{"/var/tmp", "/usr/tmp", "/tmp"} {
 		if _, err := os.Stat(path); err == nil {
 			mount("tmpfs", path, "tmpfs", unix.MS_RDONLY)

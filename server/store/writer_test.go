@@ -100,8 +100,8 @@ func TestDiskFull(t *testing.T) {
 
 func testDiskFull(t *testing.T, recordSize int, small, large string) {
 	dir := smallDisk(t, small)
-	folder := filepath.Join(dir, "store")
-	s := open(t, folder)
+	directory := filepath.Join(dir, "store")
+	s := open(t, directory)
 	kept, failure := fill(t, s, recordSize)
 	if !strings.Contains(failure.Error(), "full") {
 		t.Errorf("got error %q, want one that says that the disk is full", failure)
@@ -117,7 +117,7 @@ func testDiskFull(t *testing.T, recordSize int, small, large string) {
 		t.Fatal(err)
 	}
 	insert(t, s, record("later"))
-	if got := ids(load(t, reopen(t, s, folder))); !slices.Equal(got, append(kept, "later")) {
+	if got := ids(load(t, reopen(t, s, directory))); !slices.Equal(got, append(kept, "later")) {
 		t.Errorf("with space again the store has %d records, %d were inserted", len(got),
 			len(kept)+1)
 	}
@@ -126,8 +126,8 @@ func testDiskFull(t *testing.T, recordSize int, small, large string) {
 // TestStartOnAFullDisk: the error says what is missing, and not that a sound file may be damaged.
 func TestStartOnAFullDisk(t *testing.T) {
 	dir := smallDisk(t, "size=2m")
-	folder, rest := filepath.Join(dir, "store"), filepath.Join(dir, "rest")
-	s := open(t, folder)
+	directory, rest := filepath.Join(dir, "store"), filepath.Join(dir, "rest")
+	s := open(t, directory)
 	insert(t, s, record("kept"))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -135,14 +135,14 @@ func TestStartOnAFullDisk(t *testing.T) {
 	if err := os.WriteFile(rest, make([]byte, 4<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
-	if _, err := store.Open(folder, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "the disk of "+folder+" is full") ||
+	if _, err := store.Open(directory, zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "the disk of "+directory+" is full") ||
 		strings.Contains(err.Error(), "aside") {
 		t.Errorf("opened on a full disk: %v", err)
 	}
 	if err := os.Remove(rest); err != nil {
 		t.Fatal(err)
 	}
-	if got := ids(load(t, open(t, folder))); !slices.Equal(got, []string{"kept"}) {
+	if got := ids(load(t, open(t, directory))); !slices.Equal(got, []string{"kept"}) {
 		t.Errorf("the store has %q", got)
 	}
 }

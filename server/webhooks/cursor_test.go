@@ -41,7 +41,7 @@ func TestRestart(t *testing.T) {
 	s := newService(t, hookOf("one", r)).start(t)
 	s.add(state)
 	r.wantIDs(t, "evt_1")
-	file := onlyFile(t, s.folder)
+	file := onlyFile(t, s.directory)
 	wait.Until(t, "the cursor is written", func() bool {
 		content, err := os.ReadFile(file)
 		return err == nil && strings.Contains(string(content), `"cursor":1`)
@@ -69,9 +69,9 @@ func TestRestart(t *testing.T) {
 }
 
 // onlyFile returns the path of the one cursor; beside it the draft of the next one may be.
-func onlyFile(t *testing.T, folder string) string {
+func onlyFile(t *testing.T, directory string) string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	files, err := filepath.Glob(filepath.Join(directory, "*.json"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("files %v, %v", files, err)
 	}
@@ -137,7 +137,7 @@ func TestDamagedCursor(t *testing.T) {
 			r := newReceiver(t, nil)
 			s := newService(t, hookOf("one", r)).start(t)
 			s.stop()
-			if err := os.WriteFile(onlyFile(t, s.folder), []byte(content), 0o600); err != nil {
+			if err := os.WriteFile(onlyFile(t, s.directory), []byte(content), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			s.add(state, stage)
@@ -154,13 +154,13 @@ func TestCursorThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, nil)
 	s := newService(t, hookOf("one", r)).start(t)
-	if err := os.RemoveAll(s.folder); err != nil {
+	if err := os.RemoveAll(s.directory); err != nil {
 		t.Fatal(err)
 	}
 	s.add(state, stage, state)
 	r.wantIDs(t, "evt_1", "evt_2", "evt_3")
 	wait.Until(t, "the deliveries are counted", func() bool { return s.count("one true") == 3 })
-	if err := os.Mkdir(s.folder, 0o700); err != nil {
+	if err := os.Mkdir(s.directory, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	s.add(stage)
@@ -171,7 +171,7 @@ func TestCursorThatCannotBeWritten(t *testing.T) {
 	s.wantLogged(t, 1, "cannot write the cursor of a webhook")
 }
 
-func TestFolderThatCannotBeMade(t *testing.T) {
+func TestDirectoryThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -179,7 +179,7 @@ func TestFolderThatCannotBeMade(t *testing.T) {
 	}
 	r := newReceiver(t, nil)
 	_, err := webhooks.Open(t.Context(), webhooks.Options{
-		Webhooks: []webhooks.Webhook{hookOf("one", r)}, Feed: newJournal(), Folder: filepath.Join(file, "below"),
+		Webhooks: []webhooks.Webhook{hookOf("one", r)}, Feed: newJournal(), Directory: filepath.Join(file, "below"),
 	})
 	if err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("the error is %v", err)

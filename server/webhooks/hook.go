@@ -51,7 +51,7 @@ func newHook(o Options, w Webhook) (*hook, error) {
 		return nil, errors.New("the URL cannot be read") // err has the URL, which may hold a secret
 	}
 	return &hook{
-		options: o, webhook: w, path: filepath.Join(o.Folder, fileOf(w)), client: newClient(w, o.Timeout),
+		options: o, webhook: w, path: filepath.Join(o.Directory, fileOf(w)), client: newClient(w, o.Timeout),
 		logger: o.Logger.With().Str("webhook", w.Name).Str("host", target.Host).Logger(),
 	}, nil
 }

@@ -172,11 +172,11 @@ func (r *receiver) wantNone(t *testing.T) {
 // service is what a dispatcher is embedded in, and outlives it.
 type service struct {
 	*journal
-	folder  string
-	hooks   []webhooks.Webhook
-	timeout time.Duration
-	body    func(lifecycle.Event) ([]byte, error)
-	pauses  chan time.Duration // a pause ends when it is taken from here
+	directory string
+	hooks     []webhooks.Webhook
+	timeout   time.Duration
+	body      func(lifecycle.Event) ([]byte, error)
+	pauses    chan time.Duration // a pause ends when it is taken from here
 
 	mu    sync.Mutex
 	now   time.Time
@@ -191,7 +191,7 @@ type service struct {
 func newService(t *testing.T, hooks ...webhooks.Webhook) *service {
 	t.Helper()
 	s := &service{
-		journal: newJournal(), folder: filepath.Join(t.TempDir(), "webhooks"), hooks: hooks, body: api.EventBody,
+		journal: newJournal(), directory: filepath.Join(t.TempDir(), "webhooks"), hooks: hooks, body: api.EventBody,
 		pauses: make(chan time.Duration), now: birth.Add(time.Hour), tried: map[string]int{}, stop: func() {},
 	}
 	t.Cleanup(func() {
@@ -215,7 +215,7 @@ func (s *service) start(t *testing.T) *service {
 	t.Helper()
 	var err error
 	s.dispatcher, err = webhooks.Open(t.Context(), webhooks.Options{
-		Webhooks: s.hooks, Feed: s.journal, Folder: s.folder, Body: s.body, Logger: zerolog.New(s), Observer: s,
+		Webhooks: s.hooks, Feed: s.journal, Directory: s.directory, Body: s.body, Logger: zerolog.New(s), Observer: s,
 		Clock: s.clock, Sleep: s.sleep, Timeout: s.timeout,
 	})
 	if err != nil {

@@ -78,15 +78,15 @@ func (p progress) write(path string) error {
 }
 
 // removeOthers removes the files of webhooks that are not among the kept ones.
-func removeOthers(folder string, kept map[string]bool) error {
-	entries, err := os.ReadDir(folder)
-	if err != nil && !errors.Is(err, os.ErrNotExist) { // without any webhook there may be no folder
+func removeOthers(directory string, kept map[string]bool) error {
+	entries, err := os.ReadDir(directory)
+	if err != nil && !errors.Is(err, os.ErrNotExist) { // without any webhook there may be no directory
 		return err
 	}
 	for _, entry := range entries {
 		name := strings.TrimSuffix(entry.Name(), draftSuffix)
 		if strings.HasSuffix(name, progressSuffix) && !kept[name] {
-			if err := os.Remove(filepath.Join(folder, entry.Name())); err != nil {
+			if err := os.Remove(filepath.Join(directory, entry.Name())); err != nil {
 				return err
 			}
 		}

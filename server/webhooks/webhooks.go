@@ -48,9 +48,9 @@ type Webhook struct {
 
 // Options are what a [Dispatcher] is made of.
 type Options struct {
-	Webhooks []Webhook // no two with the same URL and events
-	Feed     Feed
-	Folder   string // of the cursors; no other process may use it
+	Webhooks  []Webhook // no two with the same URL and events
+	Feed      Feed
+	Directory string // of the cursors; no other process may use it
 	// Body returns the JSON of an event. The type reset, which has no sandbox, stands for events
 	// that are lost.
 	Body     func(lifecycle.Event) ([]byte, error)
@@ -80,8 +80,8 @@ func Open(ctx context.Context, o Options) (*Dispatcher, error) {
 	}
 	o.Logger = o.Logger.With().Str("component", "webhooks").Logger()
 	if len(o.Webhooks) > 0 {
-		if err := os.MkdirAll(o.Folder, 0o700); err != nil {
-			return nil, fmt.Errorf("folder of the webhooks' cursors: %w", err)
+		if err := os.MkdirAll(o.Directory, 0o700); err != nil {
+			return nil, fmt.Errorf("directory of the webhooks' cursors: %w", err)
 		}
 	}
 	d := &Dispatcher{clock: o.Clock}
@@ -97,7 +97,7 @@ func Open(ctx context.Context, o Options) (*Dispatcher, error) {
 		kept[h.file()] = true
 		d.hooks = append(d.hooks, h)
 	}
-	return d, removeOthers(o.Folder, kept)
+	return d, removeOthers(o.Directory, kept)
 }
 
 // begin reads the cursor, or writes that of the newest event where there is none.

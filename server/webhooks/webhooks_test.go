@@ -93,7 +93,7 @@ func TestSelection(t *testing.T) {
 	s.add(stage, state, stage, stage, forgotten, stage)
 	r.wantIDs(t, "evt_1", "evt_2", "evt_3", "evt_4", "evt_5", "evt_6")
 	only.wantIDs(t, "evt_2", "evt_5")
-	files, err := filepath.Glob(filepath.Join(s.folder, "*.json"))
+	files, err := filepath.Glob(filepath.Join(s.directory, "*.json"))
 	if err != nil || len(files) != 2 {
 		t.Fatalf("files %v, %v", files, err)
 	}

@@ -11,8 +11,8 @@ import (
 
 // endlessClients are files of tests that send requests without a Timeout, and what bounds these.
 var endlessClients = map[string]string{
-	"test/e2e/lives/stream.go":      "the context of the request: streams may last as long as a test",
-	"test/e2e/clients/ogen/main.go": "the context of the program",
+	"test/e2e/conformance/stream.go": "the context of the request: streams may last as long as a test",
+	"test/e2e/clients/ogen/main.go":  "the context of the program",
 }
 
 // TestClientsOfTestsAreBounded: a request of a test ends although its server does not respond, so

@@ -55,8 +55,8 @@ func TestHTTPClients(t *testing.T) {
 		case entry.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
 			return nil
 		}
-		folder := filepath.ToSlash(filepath.Dir(name))
-		if matchesAny(httpPrograms, folder) {
+		directory := filepath.ToSlash(filepath.Dir(name))
+		if matchesAny(httpPrograms, directory) {
 			return nil
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
@@ -64,8 +64,8 @@ func TestHTTPClients(t *testing.T) {
 			return err
 		}
 		for _, use := range httpClientsIn(file) {
-			found[folder] = true
-			if httpExceptions[folder] == "" {
+			found[directory] = true
+			if httpExceptions[directory] == "" {
 				t.Errorf("%s: %s: make it with %s.NewClient", name, use, httpConstructor)
 			}
 		}
@@ -74,11 +74,11 @@ func TestHTTPClients(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for folder := range httpExceptions {
-		if !found[folder] {
+	for directory := range httpExceptions {
+		if !found[directory] {
 			t.Errorf(
 				"%s is an exception and makes no client: remove it from httpExceptions",
-				folder,
+				directory,
 			)
 		}
 	}

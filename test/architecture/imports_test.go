@@ -62,7 +62,7 @@ func list(t *testing.T) map[string]listed {
 	}
 }
 
-// watchSources opens every folder with sources. The go command remembers a passed test
+// watchSources opens every directory with sources. The go command remembers a passed test
 // until a file that the test opened has changed. It does not record what a child process
 // read, and would repeat the old result for a new import.
 func watchSources(t *testing.T) {

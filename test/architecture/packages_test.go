@@ -159,7 +159,7 @@ var projectRules = importRules{
 			why:       "the engine of our own needs no Docker",
 		},
 		{
-			packages: []string{"test/e2e", "test/e2e/browser", "test/e2e/clients", "test/e2e/local", "test/e2e/kube", "test/e2e/lives/..."},
+			packages: []string{"test/e2e", "test/e2e/browser", "test/e2e/clients", "test/e2e/local", "test/e2e/kube", "test/e2e/conformance/..."},
 			tests:    true,
 			ours:     inside,
 			why:      "end-to-end tests use the programs inside of a sandbox through their contracts only",

@@ -50,12 +50,12 @@ var (
 )
 
 // Accounts makes the chart's service accounts, roles and bindings in a namespace that exists, for
-// sandboxes in that namespace, and writes their kubeconfig files into a folder. The API server's
+// sandboxes in that namespace, and writes their kubeconfig files into a directory. The API server's
 // token for an account is valid for a day.
 //
 // Many tests have a namespace of their own. The chart is rendered once, and the API server is asked
 // directly: a program of kubectl for each step took a quarter of the time of those tests.
-func (c *Cluster) Accounts(ctx context.Context, namespace, folder string) (_ Accounts, err error) {
+func (c *Cluster) Accounts(ctx context.Context, namespace, directory string) (_ Accounts, err error) {
 	chart, err := c.chart(ctx)
 	if err != nil {
 		return Accounts{}, err
@@ -75,7 +75,7 @@ func (c *Cluster) Accounts(ctx context.Context, namespace, folder string) (_ Acc
 	var made Accounts
 	for component, path := range map[string]*string{"server": &made.Server,
 		"controller": &made.Controller, "gateway": &made.Gateway} {
-		*path = filepath.Join(folder, namespace+"-"+component+".kubeconfig")
+		*path = filepath.Join(directory, namespace+"-"+component+".kubeconfig")
 		if err := a.write(ctx, accountsRelease+"-"+component, *path); err != nil {
 			return Accounts{}, err
 		}

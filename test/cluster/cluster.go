@@ -1,5 +1,5 @@
 // Package cluster gives tests a real Kubernetes cluster: the one that KUBECONFIG names, or one of
-// their own, made by the scripts of this folder from programs that build.sh keeps outside the
+// their own, made by the scripts of this directory from programs that build.sh keeps outside the
 // repository.
 //
 // A package that needs one starts it in TestMain and stops it there:
@@ -85,9 +85,9 @@ type Options struct {
 type Cluster struct {
 	// Kubeconfig is the path of a file with an administrator's access.
 	Kubeconfig string
-	// Folder holds the logs (log/NAME.log) and programs (bin/NAME) of a cluster that Start started;
-	// else it is empty.
-	Folder string
+	// Directory holds the logs (log/NAME.log) and programs (bin/NAME) of a cluster that Start
+	// started; else it is empty.
+	Directory string
 
 	mode    Mode
 	nodes   io.Closer // ends the program that plays the nodes of mode Fake
@@ -134,15 +134,15 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	folder := filepath.Join(parent, "c")
+	directory := filepath.Join(parent, "c")
 	args := []string{"--mode", string(c.mode), "--owner", strconv.Itoa(os.Getpid())}
 	for _, image := range options.Images {
 		args = append(args, "--image", image)
 	}
-	if err := c.run(ctx, "up.sh", append(args, folder)...); err != nil {
+	if err := c.run(ctx, "up.sh", append(args, directory)...); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(parent))
 	}
-	c.Folder, c.Kubeconfig = folder, filepath.Join(folder, "kubeconfig")
+	c.Directory, c.Kubeconfig = directory, filepath.Join(directory, "kubeconfig")
 	if c.mode == Fake {
 		if err := c.startNodes(ctx, cmp.Or(options.Nodes, 10)); err != nil {
 			return nil, errors.Join(err, c.Stop())
@@ -153,11 +153,11 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 
 // startNodes starts the program that plays count nodes, and returns when it has made them.
 func (c *Cluster) startNodes(ctx context.Context, count int) error {
-	folder := filepath.Join(c.Folder, "bin")
-	if err := program.Build(ctx, folder, "sandbox.internal/test/cluster/nodes"); err != nil {
+	directory := filepath.Join(c.Directory, "bin")
+	if err := program.Build(ctx, directory, "sandbox.internal/test/cluster/nodes"); err != nil {
 		return err
 	}
-	command := exec.Command(filepath.Join(folder, "nodes"), "--kubeconfig", c.Kubeconfig,
+	command := exec.Command(filepath.Join(directory, "nodes"), "--kubeconfig", c.Kubeconfig,
 		"--nodes", strconv.Itoa(count))
 	command.Stderr = c.log
 	input, err := command.StdinPipe()
@@ -187,17 +187,17 @@ func (c closer) Close() error { return c() }
 // in whatever state the cluster is, and needs no context: a test that was cancelled cleans up, too.
 // Calling it again does nothing.
 func (c *Cluster) Stop() error {
-	if c.Folder == "" {
+	if c.Directory == "" {
 		return nil
 	}
 	if c.nodes != nil {
 		_ = c.nodes.Close()
 		c.nodes = nil
 	}
-	if err := c.run(context.Background(), "down.sh", c.Folder); err != nil {
+	if err := c.run(context.Background(), "down.sh", c.Directory); err != nil {
 		return err
 	}
-	return os.RemoveAll(filepath.Dir(c.Folder))
+	return os.RemoveAll(filepath.Dir(c.Directory))
 }
 
 // Kill ends a component with SIGKILL and returns when its process is gone. Pods outlive Kubelet and
@@ -218,10 +218,10 @@ func (c *Cluster) Restart(ctx context.Context, name Component) error {
 }
 
 func (c *Cluster) component(ctx context.Context, verb string, name Component) error {
-	if c.Folder == "" {
+	if c.Directory == "" {
 		return fmt.Errorf("%s %s: %w", verb, name, ErrForeign)
 	}
-	return c.run(ctx, "component.sh", verb, string(name), c.Folder)
+	return c.run(ctx, "component.sh", verb, string(name), c.Directory)
 }
 
 // Kubectl runs kubectl as an administrator of the cluster, with a standard input that may be nil,
@@ -239,15 +239,15 @@ func (c *Cluster) Helm(ctx context.Context, args ...string) ([]byte, error) {
 // of KUBECONFIG, one of PATH. The environment of the command names the cluster.
 func (c *Cluster) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	path := program
-	if c.Folder != "" {
-		path = filepath.Join(c.Folder, "bin", program)
+	if c.Directory != "" {
+		path = filepath.Join(c.Directory, "bin", program)
 	}
 	command := exec.CommandContext(ctx, path, args...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig)
-	if c.Folder != "" {
+	if c.Directory != "" {
 		// kubectl's cache of a server belongs to this cluster: the next one may have the same
 		// address.
-		command.Env = append(command.Env, "KUBECACHEDIR="+filepath.Join(c.Folder, "kubectl"))
+		command.Env = append(command.Env, "KUBECACHEDIR="+filepath.Join(c.Directory, "kubectl"))
 	}
 	return command
 }
@@ -278,26 +278,27 @@ func (c *Cluster) run(ctx context.Context, script string, args ...string) error 
 	return nil
 }
 
-// findScripts returns the folder of the scripts, as seen from a test, which runs in the folder of
-// its package. Having looked at them, the go command repeats the test when one has changed.
+// findScripts returns the directory of the scripts, as seen from a test, which runs in the
+// directory of its package. Having looked at them, the go command repeats the test when one has
+// changed.
 func findScripts() (string, error) {
 	start, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
-	for folder := start; ; folder = filepath.Dir(folder) {
-		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
-			scripts, err := filepath.Glob(filepath.Join(folder, "test", "cluster", "*.sh"))
+	for directory := start; ; directory = filepath.Dir(directory) {
+		if _, err := os.Stat(filepath.Join(directory, "go.mod")); err == nil {
+			scripts, err := filepath.Glob(filepath.Join(directory, "test", "cluster", "*.sh"))
 			if err == nil && len(scripts) > 0 {
 				for _, script := range scripts {
 					if _, err := os.ReadFile(script); err != nil {
 						return "", err
 					}
 				}
-				return filepath.Join(folder, "test", "cluster"), nil
+				return filepath.Join(directory, "test", "cluster"), nil
 			}
 		}
-		if folder == filepath.Dir(folder) {
+		if directory == filepath.Dir(directory) {
 			return "", fmt.Errorf("no test/cluster above %s: run the tests inside the repository",
 				start)
 		}

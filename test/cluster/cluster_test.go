@@ -146,7 +146,7 @@ func TestNode(t *testing.T) {
 	// A cluster with stopped components and a frozen pod is removed like any other.
 	seen := tracesOf(t, c)
 	for _, kind := range []string{"process", "mount", "link", "rule", "record of a network",
-		"control group", "name of a log", "socket", "folder"} {
+		"control group", "name of a log", "socket", "directory"} {
 		if len(seen.left(t)[kind]) == 0 {
 			t.Errorf("no %s of a running cluster is seen, so that none would be missed", kind)
 		}
@@ -248,13 +248,13 @@ func TestOwner(t *testing.T) {
 	if err := owner.Start(); err != nil {
 		t.Fatal(err)
 	}
-	folder := filepath.Join(shortFolder(t), "c")
+	directory := filepath.Join(shortDirectory(t), "c")
 	out, err := wait.Command(t, "./up.sh", "--mode", "api", "--owner",
-		fmt.Sprint(owner.Process.Pid), folder).CombinedOutput()
+		fmt.Sprint(owner.Process.Pid), directory).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	seen := tracesOf(t, &cluster.Cluster{Folder: folder})
+	seen := tracesOf(t, &cluster.Cluster{Directory: directory})
 	if err := owner.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +270,7 @@ func TestOwner(t *testing.T) {
 // checkEnvironment checks that the cluster that KUBECONFIG names is used and left alone.
 func checkEnvironment(t *testing.T, own *cluster.Cluster) {
 	t.Setenv("KUBECONFIG", own.Kubeconfig)
-	t.Setenv("PATH", filepath.Join(own.Folder, "bin")+":"+os.Getenv("PATH"))
+	t.Setenv("PATH", filepath.Join(own.Directory, "bin")+":"+os.Getenv("PATH"))
 	given, err := cluster.Start(wait.Context(t), cluster.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -294,22 +294,22 @@ func checkEnvironment(t *testing.T, own *cluster.Cluster) {
 }
 
 func TestErrorsExplainThemselves(t *testing.T) {
-	exists := shortFolder(t)
-	folder := filepath.Join(exists, "c")
+	exists := shortDirectory(t)
+	directory := filepath.Join(exists, "c")
 	for _, test := range []struct {
 		name string
 		args []string
 		want string
 	}{
-		{"no folder", nil, "absolute path"},
+		{"no directory", nil, "absolute path"},
 		{"relative", []string{"x"}, "absolute path"},
 		{"taken", []string{exists}, "exists"},
 		{"long", []string{"/tmp/" + strings.Repeat("x", 70)}, "longer than 60 bytes"},
-		{"mode", []string{"--mode", "big", folder}, "node, api or fake, not big"},
-		{"option", []string{"--help-me", folder}, "no option --help-me"},
-		{"images", []string{"--mode", "api", "--image", "sandbox/busybox:dev", folder},
+		{"mode", []string{"--mode", "big", directory}, "node, api or fake, not big"},
+		{"option", []string{"--help-me", directory}, "no option --help-me"},
+		{"images", []string{"--mode", "api", "--image", "sandbox/busybox:dev", directory},
 			"mode api has no node"},
-		{"image", []string{"--image", "sandbox/nothing:dev", folder},
+		{"image", []string{"--image", "sandbox/nothing:dev", directory},
 			"no image sandbox/nothing:dev"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -317,8 +317,8 @@ func TestErrorsExplainThemselves(t *testing.T) {
 			if err == nil || !strings.Contains(string(out), test.want) {
 				t.Errorf("up.sh %s: %v, said %q, want %q", test.args, err, out, test.want)
 			}
-			if _, err := os.Lstat(folder); err == nil {
-				t.Error("the folder is left")
+			if _, err := os.Lstat(directory); err == nil {
+				t.Error("the directory is left")
 			}
 		})
 	}
@@ -328,20 +328,20 @@ func TestErrorsExplainThemselves(t *testing.T) {
 	}
 }
 
-// shortFolder returns a folder with a path short enough for a cluster in its subfolder "c", unlike
-// the test's own.
-func shortFolder(t *testing.T) string {
+// shortDirectory returns a directory with a path short enough for a cluster in its subdirectory
+// "c", unlike the test's own.
+func shortDirectory(t *testing.T) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "sandbox-cluster-")
+	directory, err := os.MkdirTemp("", "sandbox-cluster-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if out, err := wait.Command(t, "./down.sh",
-			filepath.Join(folder, "c")).CombinedOutput(); err != nil {
+			filepath.Join(directory, "c")).CombinedOutput(); err != nil {
 			t.Errorf("down.sh: %v\n%s", err, out)
 		}
-		os.RemoveAll(folder)
+		os.RemoveAll(directory)
 	})
-	return folder
+	return directory
 }

@@ -9,8 +9,8 @@ import (
 // definedWithin is how long the API server may take to serve new resources.
 const definedWithin = 2 * time.Minute
 
-// Define applies definitions of resources (files or folders) and returns when the API server serves
-// them.
+// Define applies definitions of resources (files or directories) and returns when the API server
+// serves them.
 func (c *Cluster) Define(ctx context.Context, files ...string) error {
 	for _, file := range files {
 		if _, err := c.Kubectl(ctx, nil, "apply", "-f", file); err != nil {

@@ -17,7 +17,7 @@ import (
 // and come and go with processes, mounts, networks and rules of theirs: that is why the whole host
 // before and after cannot be compared.
 type traces struct {
-	folder    string
+	directory string
 	settings  map[string]string // what up.sh decided
 	processes map[int]string    // when each began, by number
 	links     map[string]string // the index of each, by name
@@ -27,17 +27,17 @@ type traces struct {
 // tracesOf lists the traces of a running cluster.
 func tracesOf(t *testing.T, c *cluster.Cluster) traces {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join(c.Folder, "settings"))
+	content, err := os.ReadFile(filepath.Join(c.Directory, "settings"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := traces{folder: c.Folder, settings: map[string]string{}, processes: map[int]string{},
+	seen := traces{directory: c.Directory, settings: map[string]string{}, processes: map[int]string{},
 		links: map[string]string{}}
 	for _, field := range strings.Fields(string(content)) {
 		name, value, _ := strings.Cut(field, "=")
 		seen.settings[name] = value
 	}
-	for _, pid := range append(processesNaming(t, c.Folder), processesIn(seen.cgroups())...) {
+	for _, pid := range append(processesNaming(t, c.Directory), processesIn(seen.cgroups())...) {
 		if began, running := beginning(pid); running {
 			seen.processes[pid] = began
 		}
@@ -50,7 +50,7 @@ func tracesOf(t *testing.T, c *cluster.Cluster) traces {
 		}
 	}
 	for _, file := range glob(t,
-		filepath.Join(c.Folder, "run/containerd/io.containerd.runtime.v2.task/*/*/address")) {
+		filepath.Join(c.Directory, "run/containerd/io.containerd.runtime.v2.task/*/*/address")) {
 		address, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -74,14 +74,14 @@ func (s traces) left(t *testing.T) map[string][]string {
 			add("process", fmt.Sprint(pid))
 		}
 	}
-	for _, pid := range processesNaming(t, s.folder) {
+	for _, pid := range processesNaming(t, s.directory) {
 		add("process", fmt.Sprint(pid))
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	add("mount", linesWith(mounts, s.folder+"/")...)
+	add("mount", linesWith(mounts, s.directory+"/")...)
 	for name, index := range s.links {
 		if now, err := os.ReadFile(filepath.Join("/sys/class/net", name, "ifindex")); err == nil &&
 			string(now) == index {
@@ -101,7 +101,7 @@ func (s traces) left(t *testing.T) map[string][]string {
 	}
 	add("control group", s.cgroups()...)
 	for _, log := range glob(t, "/var/log/containers/*") {
-		if target, err := os.Readlink(log); err == nil && strings.HasPrefix(target, s.folder+"/") {
+		if target, err := os.Readlink(log); err == nil && strings.HasPrefix(target, s.directory+"/") {
 			add("name of a log", log)
 		}
 	}
@@ -110,8 +110,8 @@ func (s traces) left(t *testing.T) map[string][]string {
 			add("socket", socket)
 		}
 	}
-	if _, err := os.Lstat(s.folder); err == nil {
-		add("folder", s.folder)
+	if _, err := os.Lstat(s.directory); err == nil {
+		add("directory", s.directory)
 	}
 	return found
 }
@@ -125,15 +125,15 @@ func (s traces) cgroups() []string {
 	return found
 }
 
-// processesNaming returns the processes whose command line names a file in the folder.
-func processesNaming(t *testing.T, folder string) []int {
+// processesNaming returns the processes whose command line names a file in the directory.
+func processesNaming(t *testing.T, directory string) []int {
 	t.Helper()
 	var found []int
 	for _, file := range glob(t, "/proc/[0-9]*/cmdline") {
 		var pid int
 		content, err := os.ReadFile(file)
 		if _, scan := fmt.Sscanf(file, "/proc/%d/cmdline", &pid); err == nil && scan == nil &&
-			bytes.Contains(content, []byte(folder+"/")) {
+			bytes.Contains(content, []byte(directory+"/")) {
 			found = append(found, pid)
 		}
 	}

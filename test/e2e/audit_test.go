@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )
@@ -81,7 +81,7 @@ func verifyProgram(t *testing.T, files ...string) string {
 		args = append(args, "--file", file)
 	}
 	out, err := exec.CommandContext(t.Context(),
-		lives.Build(t, "sandbox.internal/server/cmd/sandbox-server"), args...).CombinedOutput()
+		conformance.Build(t, "sandbox.internal/server/cmd/sandbox-server"), args...).CombinedOutput()
 	if err != nil {
 		t.Errorf("audit verify: %v\n%s", err, out)
 	}
@@ -92,10 +92,10 @@ func verifyProgram(t *testing.T, files ...string) string {
 func TestAuditLogOfALife(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit", "audit.log")
-	s := start(t, lives.Plan{Program: true, Server: "audit_log = \"" + path + "\"",
+	s := start(t, conformance.Plan{Program: true, Server: "audit_log = \"" + path + "\"",
 		Keys: []config.Key{
-			{Name: "ada", SHA256: lives.Digest("the-key-of-ada"), Role: config.RoleUser},
-			{Name: "eve", SHA256: lives.Digest("the-key-of-eve"), Role: config.RoleViewer},
+			{Name: "ada", SHA256: conformance.Digest("the-key-of-ada"), Role: config.RoleUser},
+			{Name: "eve", SHA256: conformance.Digest("the-key-of-eve"), Role: config.RoleViewer},
 		}})
 	ada, eve := s.As(t, "the-key-of-ada"), s.As(t, "the-key-of-eve")
 	id := ada.Running(t, idle())
@@ -144,7 +144,7 @@ func TestAuditLogOfALife(t *testing.T) {
 			t.Errorf("outcome %+v of intention %+v", line, intents[line.Intent])
 		}
 	}
-	lives.Contains(t, verifyProgram(t, old, path), old+": OK", path+": OK")
+	conformance.Contains(t, verifyProgram(t, old, path), old+": OK", path+": OK")
 }
 
 // TestAuditAfterKill kills the service while it is asked to create and delete. What was done must
@@ -152,14 +152,14 @@ func TestAuditLogOfALife(t *testing.T) {
 func TestAuditAfterKill(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
-	s := start(t, lives.Plan{Program: true, Server: "audit_log = \"" + path + "\""})
+	s := start(t, conformance.Plan{Program: true, Server: "audit_log = \"" + path + "\""})
 	moments := random.New(t)
 	for range 3 {
 		var requests sync.WaitGroup
 		for range 5 {
 			requests.Go(func() {
 				_,
-					_ = s.Try(http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle()))
+					_ = s.Try(http.MethodPost, "/v1/sandboxes", conformance.Encode(t, idle()))
 			})
 		}
 		for _, sandbox := range s.Everything(t) {
@@ -194,7 +194,7 @@ func TestAuditAfterKill(t *testing.T) {
 		len(deleted), verifyProgram(t, path))
 	s.DeleteAll(t)
 	for _, sandbox := range s.Everything(t) {
-		if !lives.Final(s.Get(t, sandbox.ID).Status.State) {
+		if !conformance.Final(s.Get(t, sandbox.ID).Status.State) {
 			s.Await(t, sandbox.ID, "Terminated")
 		}
 	}
@@ -213,7 +213,7 @@ func TestAuditOnAFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := start(t, lives.Plan{Server: "audit_log = \"" + dir + "/audit.log\""})
+	s := start(t, conformance.Plan{Server: "audit_log = \"" + dir + "/audit.log\""})
 	id := s.Running(t, idle())
 	ballast := filepath.Join(dir, "ballast")
 	file, err := os.Create(ballast)
@@ -227,16 +227,16 @@ func TestAuditOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is left of the last page of the log takes a few lines.
-	var got lives.Answer
+	var got conformance.Answer
 	wait.Until(t, "the disk is full", func() bool {
 		got = s.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/resume", "")
 		return got.Status == http.StatusInternalServerError
 	})
-	lives.WantProblem(t, got, 500, "INTERNAL_ERROR")
+	conformance.WantProblem(t, got, 500, "INTERNAL_ERROR")
 	before := len(s.Everything(t))
-	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle())), 500,
+	conformance.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", conformance.Encode(t, idle())), 500,
 		"INTERNAL_ERROR")
-	lives.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id, ""), 500,
+	conformance.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id, ""), 500,
 		"INTERNAL_ERROR")
 	if state := s.Get(t, id).Status.State; state != "Running" {
 		t.Errorf("the sandbox is %s", state)
@@ -262,7 +262,7 @@ func TestAuditOnAFullDisk(t *testing.T) {
 // TestDebugListener: profiles on a listener of their own, never on the service's.
 func TestDebugListener(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true, Server: `debug_address = "127.0.0.1:0"`})
+	s := start(t, conformance.Plan{Program: true, Server: `debug_address = "127.0.0.1:0"`})
 	lines := s.Log.With(`"debug":"127.0.0.1:`)
 	if len(lines) != 1 {
 		t.Fatalf("lines with the address: %q", lines)
@@ -272,13 +272,13 @@ func TestDebugListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, profile := range []string{"", "goroutine?debug=1", "heap", "cmdline"} {
-		if got := lives.Fetch(t,
+		if got := conformance.Fetch(t,
 			"http://"+line.Debug+"/debug/pprof/"+profile); got.Status != http.StatusOK {
 			t.Errorf("%q: %d", profile, got.Status)
 		}
 	}
-	if got := lives.Fetch(t, s.URL+"/debug/pprof/", lives.KeyHeader,
-		lives.AdminKey); got.Status != http.StatusNotFound {
+	if got := conformance.Fetch(t, s.URL+"/debug/pprof/", conformance.KeyHeader,
+		conformance.AdminKey); got.Status != http.StatusNotFound {
 		t.Errorf("on the main listener: %d", got.Status)
 	}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,

@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 // The tests of this file are about what one machine and its engine promise beyond the table of
-// test/e2e/lives.
+// test/e2e/conformance.
 
 // TestLifeOnOneMachine: what is over when an answer comes, where endpoints lead, and which stages a
 // creation reports.
 func TestLifeOnOneMachine(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Server: "terminated_retention = 1"})
+	s := start(t, conformance.Plan{Server: "terminated_retention = 1"})
 	got := s.Send(t, http.MethodPost, "/v1/sandboxes", s.Body(t, nil), "Prefer", "wait=60")
 	for _, metric := range []string{"decode", "validate", "durable", "pulled", "created", "started",
 		"ready"} {
@@ -35,13 +35,13 @@ func TestLifeOnOneMachine(t *testing.T) {
 			t.Errorf("Server-Timing lacks %s: %q", metric, got.Header.Get("Server-Timing"))
 		}
 	}
-	created, err := lives.Decode[lifecycle.CreatedSandbox](got)
+	created, err := conformance.Decode[lifecycle.CreatedSandbox](got)
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := created.ID
 	events := s.StreamEvents(t, "/v1/sandboxes/"+id+"/events")
-	for _, port := range []int{lives.DaemonPort, 8000} {
+	for _, port := range []int{conformance.DaemonPort, 8000} {
 		if endpoint := s.Endpoint(t, id, port); !strings.HasSuffix(endpoint.Endpoint,
 			"/proxy/"+strconv.Itoa(port)) {
 			t.Errorf("port %d: endpoint %q", port, endpoint.Endpoint)
@@ -61,12 +61,12 @@ func TestLifeOnOneMachine(t *testing.T) {
 		wait.Until(t, "the sandbox is "+step.state, func() bool { return s.Get(t, id).Status.State == step.state })
 	}
 	s.Act(t, http.MethodDelete, id, http.StatusNoContent)
-	ended := events.Until(lives.State(id, "Terminated"))
+	ended := events.Until(conformance.State(id, "Terminated"))
 	if left := s.containers(t); len(left) > 0 {
 		t.Errorf("the event of the sandbox says Terminated, and there is %v", left)
 	}
 	const want = "Pending accepted pulled created started ready Running Pausing Paused Resuming Running Stopping Terminated forgotten"
-	if got := lives.Describe(append(ended, events.Rest()...)); got != want {
+	if got := conformance.Describe(append(ended, events.Rest()...)); got != want {
 		t.Errorf("events: %s\nwant:   %s", got, want)
 	}
 }
@@ -75,12 +75,12 @@ func TestLifeOnOneMachine(t *testing.T) {
 // other.
 func TestListOnOneMachine(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	var newest []string // first
 	for range 5 {
 		newest = slices.Insert(newest, 0, s.Create(t, idle()))
 	}
-	if got := lives.IDs(s.Everything(t)); !slices.Equal(got, newest) {
+	if got := conformance.IDs(s.Everything(t)); !slices.Equal(got, newest) {
 		t.Errorf("listed are %q, want %q", got, newest)
 	}
 }
@@ -88,9 +88,9 @@ func TestListOnOneMachine(t *testing.T) {
 // TestMessageOfAFailure: the end of the log is part of it.
 func TestMessageOfAFailure(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	id := s.Create(t, lives.Request(busyboxImage, "no-such-program"))
-	lives.Contains(t, s.Await(t, id, "Failed").Status.Message, "exit code 127",
+	s := start(t, conformance.Plan{})
+	id := s.Create(t, conformance.Request(busyboxImage, "no-such-program"))
+	conformance.Contains(t, s.Await(t, id, "Failed").Status.Message, "exit code 127",
 		"last lines of its log", `"no-such-program"`)
 }
 
@@ -98,47 +98,47 @@ func TestMessageOfAFailure(t *testing.T) {
 // database.
 func TestEventsOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	id := s.Running(t, idle())
 	for _, path := range []string{"/v1/events", "/v1/sandboxes/" + id + "/events"} {
-		events := s.StreamEvents(t, path+"?after=1").Until(lives.State(id, "Running"))
+		events := s.StreamEvents(t, path+"?after=1").Until(conformance.State(id, "Running"))
 		if events[0].Type != "reset" || events[0].ID == 0 {
 			t.Errorf("%s after 1 begins with %+v", path, events[0])
 		}
 		if slices.ContainsFunc(events[1:],
-			func(e lives.StreamEvent) bool { return e.Type == "reset" }) {
-			t.Errorf("%s after 1: %s", path, lives.Describe(events))
+			func(e conformance.StreamEvent) bool { return e.Type == "reset" }) {
+			t.Errorf("%s after 1: %s", path, conformance.Describe(events))
 		}
 	}
 
 	// A lost database does not give ids out twice.
-	before := s.StreamEvents(t, "/v1/events?after=0").Until(lives.State(id, "Running"))
+	before := s.StreamEvents(t, "/v1/events?after=0").Until(conformance.State(id, "Running"))
 	last := before[len(before)-1].ID
 	s.Halt(t)
-	if err := os.RemoveAll(s.Folder); err != nil {
+	if err := os.RemoveAll(s.Directory); err != nil {
 		t.Fatal(err)
 	}
 	s.Boot(t)
 	after := s.StreamEvents(t, "/v1/sandboxes/"+id+"/events", "Last-Event-ID",
 		strconv.FormatInt(last, 10))
-	if seen := after.Until(lives.State(id, "Running")); seen[0].Type != "reset" ||
+	if seen := after.Until(conformance.State(id, "Running")); seen[0].Type != "reset" ||
 		seen[1].ID <= last {
 		t.Errorf("after the loss of the database, events after %d: %s, the second is %d", last,
-			lives.Describe(seen), seen[1].ID)
+			conformance.Describe(seen), seen[1].ID)
 	}
 }
 
-// TestHostFoldersAreChecked: the service checks the folders that sandboxes mount, and follows
-// links.
-func TestHostFoldersAreChecked(t *testing.T) {
+// TestHostDirectoriesAreChecked: the service checks the directories that sandboxes mount, and
+// follows links.
+func TestHostDirectoriesAreChecked(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	allowed, secret := filepath.Join(root, "allowed"), filepath.Join(root, "allowed-not")
-	for _, folder := range []string{filepath.Join(allowed, "sub"), secret} {
-		if err := os.MkdirAll(folder, 0o755); err != nil {
+	for _, directory := range []string{filepath.Join(allowed, "sub"), secret} {
+		if err := os.MkdirAll(directory, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,11 +152,11 @@ func TestHostFoldersAreChecked(t *testing.T) {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, lives.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]",
+	s := start(t, conformance.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]",
 		allowed)})
 	t.Run("a link that stays inside", func(t *testing.T) {
 		r := idle()
-		r.Volumes = []lifecycle.Volume{lives.HostVolume(filepath.Join(allowed, "in"), "/linked")}
+		r.Volumes = []lifecycle.Volume{conformance.HostVolume(filepath.Join(allowed, "in"), "/linked")}
 		s.Enter(t, s.Running(t, r)).Want(t, "cat /linked/note", "from the host\n")
 	})
 	out, missing := "out", "missing"
@@ -174,26 +174,26 @@ func TestHostFoldersAreChecked(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := idle()
-			r.Volumes = []lifecycle.Volume{lives.HostVolume(c.path, "/data")}
+			r.Volumes = []lifecycle.Volume{conformance.HostVolume(c.path, "/data")}
 			r.Volumes[0].SubPath = c.subPath
-			got := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, r))
-			lives.WantProblem(t, got, 400, "INVALID_REQUEST_BODY", append(c.words, "volumes[0]")...)
+			got := s.Send(t, http.MethodPost, "/v1/sandboxes", conformance.Encode(t, r))
+			conformance.WantProblem(t, got, 400, "INVALID_REQUEST_BODY", append(c.words, "volumes[0]")...)
 		})
 	}
 }
 
-// TestFolderExchangedWhileStarting: a process that can write to an allowed folder exchanges a
-// folder in it for a link and back, all the time. Each sandbox that mounts the folder gets the
-// folder or nothing, never what the link leads to.
-func TestFolderExchangedWhileStarting(t *testing.T) {
+// TestDirectoryExchangedWhileStarting: a process that can write to an allowed directory exchanges a
+// directory in it for a link and back, all the time. Each sandbox that mounts the directory gets
+// the directory or nothing, never what the link leads to.
+func TestDirectoryExchangedWhileStarting(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	allowed, secret := filepath.Join(root, "allowed"), filepath.Join(root, "secret")
-	folder, link := filepath.Join(allowed, "mine"), filepath.Join(allowed, "link")
-	for path, note := range map[string]string{folder: "mine", secret: "secret"} {
+	directory, link := filepath.Join(allowed, "mine"), filepath.Join(allowed, "link")
+	for path, note := range map[string]string{directory: "mine", secret: "secret"} {
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +204,7 @@ func TestFolderExchangedWhileStarting(t *testing.T) {
 	if err := os.Symlink(secret, link); err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, lives.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]",
+	s := start(t, conformance.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]",
 		allowed)})
 	stop := make(chan struct{})
 	var exchanging sync.WaitGroup
@@ -214,7 +214,7 @@ func TestFolderExchangedWhileStarting(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(rand.N(3 * time.Millisecond)): // out of step with the requests
-				if err := unix.Renameat2(unix.AT_FDCWD, folder, unix.AT_FDCWD, link,
+				if err := unix.Renameat2(unix.AT_FDCWD, directory, unix.AT_FDCWD, link,
 					unix.RENAME_EXCHANGE); err != nil {
 					t.Error(err)
 					return
@@ -225,14 +225,14 @@ func TestFolderExchangedWhileStarting(t *testing.T) {
 	defer exchanging.Wait()
 	defer close(stop)
 	r := idle()
-	r.Volumes = []lifecycle.Volume{lives.HostVolume(folder, "/data")}
+	r.Volumes = []lifecycle.Volume{conformance.HostVolume(directory, "/data")}
 	running := 0
 	for range 2000 {
-		got := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, r), "Prefer", "wait=60")
+		got := s.Send(t, http.MethodPost, "/v1/sandboxes", conformance.Encode(t, r), "Prefer", "wait=60")
 		if got.Status == http.StatusBadRequest {
 			continue // the link was there
 		}
-		created, err := lives.Decode[lifecycle.CreatedSandbox](got)
+		created, err := conformance.Decode[lifecycle.CreatedSandbox](got)
 		if err != nil {
 			t.Fatalf("%s: %v", got, err)
 		}
@@ -245,14 +245,14 @@ func TestFolderExchangedWhileStarting(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("%d sandboxes got the folder, want 5", running)
+	t.Errorf("%d sandboxes got the directory, want 5", running)
 }
 
-// TestSubPathOfAVolumeMustBeThere: the engine makes a volume that is missing, and never a folder in
-// one.
+// TestSubPathOfAVolumeMustBeThere: the engine makes a volume that is missing, and never a directory
+// in one.
 func TestSubPathOfAVolumeMustBeThere(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	missing := "missing"
 	r := idle()
 	claim := onDocker(s.engine).Claim(t, s.Service)
@@ -260,8 +260,8 @@ func TestSubPathOfAVolumeMustBeThere(t *testing.T) {
 		Pvc: &lifecycle.ClaimSource{ClaimName: claim}}}
 	s.Running(t, r)
 	r.Volumes[0].SubPath = &missing
-	lives.Contains(t, s.Await(t, s.Create(t, r), "Failed").Status.Message, "sub path", "missing")
+	conformance.Contains(t, s.Await(t, s.Create(t, r), "Failed").Status.Message, "sub path", "missing")
 	r.Volumes[0].Pvc.ClaimName = s.Instance + "-no-such-volume"
-	lives.Contains(t, s.Await(t, s.Create(t, r), "Failed").Status.Message, "sub path",
+	conformance.Contains(t, s.Await(t, s.Create(t, r), "Failed").Status.Message, "sub path",
 		"does not exist")
 }

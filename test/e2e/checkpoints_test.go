@@ -10,7 +10,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -21,8 +21,8 @@ func (s *service) rollBack(t *testing.T, id, snapshot string) {
 	if got.Status != http.StatusAccepted {
 		t.Fatalf("rollback: %s", got)
 	}
-	if box := s.Await(t, id, "Running"); lives.Value(box.SnapshotID) != snapshot {
-		t.Fatalf("the sandbox has the files of %q, and %s: %s", lives.Value(box.SnapshotID), box.Status.Reason, box.Status.Message)
+	if box := s.Await(t, id, "Running"); conformance.Value(box.SnapshotID) != snapshot {
+		t.Fatalf("the sandbox has the files of %q, and %s: %s", conformance.Value(box.SnapshotID), box.Status.Reason, box.Status.Message)
 	}
 }
 
@@ -33,19 +33,19 @@ func TestRollbackOverKills(t *testing.T) {
 	for name, settings := range map[string]string{"own network": "", "spare network": spares(1)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			folder, err := filepath.EvalSymlinks(t.TempDir())
+			directory, err := filepath.EvalSymlinks(t.TempDir())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(folder, "file"), []byte("of the host\n"), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(directory, "file"), []byte("of the host\n"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			s := start(t, lives.Plan{Program: true, Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]\n", folder) + settings})
+			s := start(t, conformance.Plan{Program: true, Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]\n", directory) + settings})
 			if settings != "" {
 				s.awaitSpares(t, 1)
 			}
 			r := idle()
-			r.Volumes = []lifecycle.Volume{lives.HostVolume(folder, "/host")}
+			r.Volumes = []lifecycle.Volume{conformance.HostVolume(directory, "/host")}
 			id := s.Running(t, r)
 			s.Enter(t, id).Want(t, "echo kept >/root/note", "")
 			before := s.Snapshot(t, id, "{}").ID
@@ -85,13 +85,13 @@ func TestRollbackOverKills(t *testing.T) {
 func TestRollbackKeepsThePolicy(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)
-	s := start(t, lives.Plan{Settings: o.EgressSettings(egressImage)})
+	s := start(t, conformance.Plan{Settings: o.EgressSettings(egressImage)})
 	id := s.Running(t, s.Confined("allowed.test"))
 	s.Enter(t, id).Want(t, "echo kept >/root/note", "")
 	before := s.Snapshot(t, id, "{}").ID
 	s.Enter(t, id).Want(t, "rm /root/note", "")
 	s.rollBack(t, id, before)
-	forked, err := lives.Decode[lifecycle.ForkList](s.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/fork", `{"count":1}`))
+	forked, err := conformance.Decode[lifecycle.ForkList](s.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/fork", `{"count":1}`))
 	if err != nil || len(forked.Items) != 1 || forked.Items[0].Sandbox == nil {
 		t.Fatalf("fork: %+v, %v", forked, err)
 	}
@@ -100,8 +100,8 @@ func TestRollbackKeepsThePolicy(t *testing.T) {
 	for _, box := range []string{id, fork} {
 		inside := s.Enter(t, box)
 		inside.Want(t, "cat /root/note", "kept\n")
-		lives.Reaches(t, inside, "allowed.test")
-		lives.ReachesNot(t, inside, "denied.test")
-		lives.ReachesNot(t, inside, o.Denied)
+		conformance.Reaches(t, inside, "allowed.test")
+		conformance.ReachesNot(t, inside, "denied.test")
+		conformance.ReachesNot(t, inside, o.Denied)
 	}
 }

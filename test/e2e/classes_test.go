@@ -12,7 +12,7 @@ import (
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // classSettings are settings with one runtime class.
@@ -33,7 +33,7 @@ func TestRuntimeClassIsTheEnginesRuntime(t *testing.T) {
 			if sidecar {
 				more = "egress_sidecar = true\n"
 			}
-			s := start(t, lives.Plan{Settings: classSettings(otherRuntime, more) + egress})
+			s := start(t, conformance.Plan{Settings: classSettings(otherRuntime, more) + egress})
 			request := idle()
 			request.RuntimeClass = &class
 			id := s.Running(t, request)
@@ -47,7 +47,7 @@ func TestRuntimeClassIsTheEnginesRuntime(t *testing.T) {
 			if !sidecar {
 				refused := s.Body(t, map[string]any{"runtimeClass": class,
 					"networkPolicy": map[string]any{"defaultAction": "deny"}})
-				lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", refused), 400,
+				conformance.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", refused), 400,
 					"INVALID_REQUEST_BODY", "networkPolicy", class, "egress_sidecar")
 				return
 			}
@@ -68,8 +68,8 @@ func TestUnknownHandlerIsRefusedAtTheStart(t *testing.T) {
 	t.Parallel()
 	const handler = "no-such-runtime"
 	file := filepath.Join(t.TempDir(), "sandbox.toml")
-	text := lives.Configuration("e2e-no-handler", t.TempDir(), runtimeSettings(),
-		lives.Plan{Settings: classSettings(handler, "")})
+	text := conformance.Configuration("e2e-no-handler", t.TempDir(), runtimeSettings(),
+		conformance.Plan{Settings: classSettings(handler, "")})
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

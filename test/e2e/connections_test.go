@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -19,7 +19,7 @@ import (
 // are closed within 30 s, and the service answers others meanwhile.
 func TestConnectionsThatSendNoBody(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	host := strings.TrimPrefix(s.URL, "http://")
 	began := time.Now()
 	var open []net.Conn
@@ -43,14 +43,14 @@ func TestConnectionsThatSendNoBody(t *testing.T) {
 // TestMaxConnections: more connections wait until one ends, where all have shown a key.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Server: "max_connections = 2"})
+	s := start(t, conformance.Plan{Server: "max_connections = 2"})
 	host := strings.TrimPrefix(s.URL, "http://")
 	// Whatever the service had to be asked for its start may hold connections; they are idle.
 	s.HTTP.CloseIdleConnections()
 	held := func() net.Conn {
 		conn := dial(t, host)
 		conn.SetReadDeadline(wait.Deadline())
-		fmt.Fprintf(conn, "GET /v1/sandboxes?pageSize=1 HTTP/1.1\r\nHost: x\r\n%s: %s\r\n\r\n", lives.KeyHeader, lives.AdminKey)
+		fmt.Fprintf(conn, "GET /v1/sandboxes?pageSize=1 HTTP/1.1\r\nHost: x\r\n%s: %s\r\n\r\n", conformance.KeyHeader, conformance.AdminKey)
 		if _, err := conn.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}

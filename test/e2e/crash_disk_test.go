@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -28,7 +28,7 @@ func TestDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := start(t, lives.Plan{Program: true, Folder: filepath.Join(disk, "data")})
+	s := start(t, conformance.Plan{Program: true, Directory: filepath.Join(disk, "data")})
 	one, paused, doomed := s.Running(t, idle()), s.Running(t, idle()), s.Running(t, idle())
 	s.Pause(t, paused)
 	s.Enter(t, one).Want(t, "echo kept > /tmp/note", "")
@@ -48,15 +48,15 @@ func TestDiskFull(t *testing.T) {
 	expires := s.Get(t, one).ExpiresAt
 	containers := len(s.containers(t))
 	for name, c := range map[string]struct{ method, path, body string }{
-		"create": {http.MethodPost, "", lives.Encode(t, idle())},
+		"create": {http.MethodPost, "", conformance.Encode(t, idle())},
 		"pause":  {http.MethodPost, "/" + one + "/pause", ""},
 		"resume": {http.MethodPost, "/" + paused + "/resume", ""},
 		"renew": {http.MethodPost, "/" + one + "/renew-expiration",
-			lives.Renewal(later(20 * time.Hour))},
+			conformance.Renewal(later(20 * time.Hour))},
 		"delete": {http.MethodDelete, "/" + one, ""},
 	} {
 		got := s.Send(t, c.method, "/v1/sandboxes"+c.path, c.body)
-		if lives.WantProblem(t, got, 500, "INTERNAL_ERROR"); strings.Contains(got.Body, "disk") ||
+		if conformance.WantProblem(t, got, 500, "INTERNAL_ERROR"); strings.Contains(got.Body, "disk") ||
 			strings.Contains(got.Body, "database") || strings.Contains(got.Body, disk) {
 			t.Errorf("%s: the answer shows the cause: %s", name, got)
 		}

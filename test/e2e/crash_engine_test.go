@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -37,10 +37,10 @@ func TestEngineKilled(t *testing.T) {
 }
 
 func testEngineKilled(t *testing.T, e *privateEngine, signal syscall.Signal, survives bool) {
-	s := start(t, lives.Plan{Host: e.published, Env: map[string]string{"DOCKER_HOST": e.host()}})
+	s := start(t, conformance.Plan{Host: e.published, Env: map[string]string{"DOCKER_HOST": e.host()}})
 	images, open := startSlowRegistry(t, "")
-	slow := lives.Request(images.pushOnly(t, "engine/scratch",
-		lives.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever")
+	slow := conformance.Request(images.pushOnly(t, "engine/scratch",
+		conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever")
 
 	running, paused, pausing, doomed := s.Running(t, idle()), s.Running(t, idle()),
 		s.Running(t, idle()), s.Running(t, idle())
@@ -159,7 +159,7 @@ func checkTruth(t *testing.T, s *service) {
 	want := map[engine.Status]string{engine.StatusRunning: "Running", engine.StatusFrozen: "Paused"}
 	for _, container := range s.containers(t) {
 		id := container.Labels["sandbox.internal/id"]
-		if got := s.Get(t, id).Status; !lives.Final(got.State) &&
+		if got := s.Get(t, id).Status; !conformance.Final(got.State) &&
 			got.State != want[container.Status] {
 			t.Errorf("%s is %s (%s), its container is %s", id, got.State, got.Message,
 				container.Status)

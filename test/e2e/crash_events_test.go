@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // removed stands for a key of metadata that the last event about it removed.
@@ -41,7 +41,7 @@ func (st *crashRun) checkEvents(t *testing.T, clients []*crashClient) {
 
 	accounts := map[string]*account{}
 	stream := st.s.StreamEvents(t, "/v1/events?after=0")
-	events := stream.Until(func(e lives.StreamEvent) bool {
+	events := stream.Until(func(e conformance.StreamEvent) bool {
 		return e.Type == "metadata" &&
 			e.Metadata["end"] == marker
 	})
@@ -49,10 +49,10 @@ func (st *crashRun) checkEvents(t *testing.T, clients []*crashClient) {
 		if i > 0 && e.ID != events[i-1].ID+1 {
 			t.Errorf("event %d (%s) follows event %d", e.ID, e.Type, events[i-1].ID)
 		}
-		id := lives.Value(e.SandboxID)
+		id := conformance.Value(e.SandboxID)
 		a := accounts[id]
 		if a == nil {
-			if e.Type != "state" || lives.Value(e.To) != "Pending" {
+			if e.Type != "state" || conformance.Value(e.To) != "Pending" {
 				t.Errorf("the events of %s begin with %+v", id, e.SandboxEvent)
 			}
 			a = &account{}
@@ -60,13 +60,13 @@ func (st *crashRun) checkEvents(t *testing.T, clients []*crashClient) {
 		}
 		switch e.Type {
 		case "state":
-			if lives.Value(e.From) != a.state {
-				t.Errorf("%s comes from %q to %q, it was %q", id, lives.Value(e.From),
-					lives.Value(e.To), a.state)
+			if conformance.Value(e.From) != a.state {
+				t.Errorf("%s comes from %q to %q, it was %q", id, conformance.Value(e.From),
+					conformance.Value(e.To), a.state)
 			}
-			a.state = lives.Value(e.To)
+			a.state = conformance.Value(e.To)
 		case "renewed":
-			a.expires = lives.Value(e.ExpiresAt)
+			a.expires = conformance.Value(e.ExpiresAt)
 		case "metadata":
 			if a.metadata == nil {
 				a.metadata = map[string]string{}

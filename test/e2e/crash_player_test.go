@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -53,9 +53,9 @@ func (st *crashRun) addClient(t *testing.T, number uint64, image string, timeout
 func (p *crashClient) begin() {
 	p.lives--
 	p.name, p.key = uuid.NewString(), uuid.NewString()
-	r := lives.Request(p.image, "sleep", "1000")
+	r := conformance.Request(p.image, "sleep", "1000")
 	if p.image != busyboxImage {
-		r = lives.Request(p.image, "/forever")
+		r = conformance.Request(p.image, "/forever")
 	}
 	if p.auth != "" {
 		r.Image.Auth = &lifecycle.ImageAuth{Username: registryUser, Password: p.auth}
@@ -68,7 +68,7 @@ func (p *crashClient) begin() {
 		return
 	}
 	got := p.retry(http.MethodPost, "/v1/sandboxes", string(body), "Idempotency-Key", p.key)
-	created, err := lives.Decode[lifecycle.CreatedSandbox](got)
+	created, err := conformance.Decode[lifecycle.CreatedSandbox](got)
 	if err != nil || got.Status != http.StatusAccepted {
 		p.t.Errorf("create: %v: %s", err, got)
 		return
@@ -79,7 +79,7 @@ func (p *crashClient) begin() {
 }
 
 // retry repeats a request until it is answered.
-func (p *crashClient) retry(method, path, body string, headers ...string) (got lives.Answer) {
+func (p *crashClient) retry(method, path, body string, headers ...string) (got conformance.Answer) {
 	answered := false
 	wait.Within(wait.Patience(), func() bool {
 		got, answered = p.st.try(method, path, body, headers...)
@@ -87,7 +87,7 @@ func (p *crashClient) retry(method, path, body string, headers ...string) (got l
 	})
 	if !answered {
 		p.t.Errorf("%s %s: no answer", method, path)
-		return lives.Answer{}
+		return conformance.Answer{}
 	}
 	return got
 }
@@ -131,7 +131,7 @@ func (p *crashClient) run() {
 // act asks for a change. It returns whether it was acknowledged; refused is what a sandbox that has
 // not settled may answer. What an unanswered request came to is for the caller to find out.
 func (p *crashClient) act(method, path, body string,
-	want int) (got lives.Answer, acknowledged, answered bool) {
+	want int) (got conformance.Answer, acknowledged, answered bool) {
 	got, answered = p.st.try(method, "/v1/sandboxes/"+p.id+path, body)
 	switch {
 	case !answered:
@@ -167,7 +167,7 @@ func (p *crashClient) renew(by time.Duration) {
 		return
 	}
 	got, acknowledged, answered := p.act(http.MethodPost, "/renew-expiration",
-		lives.Renewal(at.Format(time.RFC3339)), http.StatusOK)
+		conformance.Renewal(at.Format(time.RFC3339)), http.StatusOK)
 	switch {
 	case acknowledged:
 		p.expires = at
@@ -243,7 +243,7 @@ func (p *crashClient) disturbContainer() {
 // see returns the sandbox as the service shows it.
 func (p *crashClient) see() lifecycle.Sandbox {
 	got := p.retry(http.MethodGet, "/v1/sandboxes/"+p.id, "")
-	sandbox, err := lives.Decode[lifecycle.Sandbox](got)
+	sandbox, err := conformance.Decode[lifecycle.Sandbox](got)
 	if err != nil {
 		p.t.Errorf("a sandbox that was accepted: GET %s: %v", p.id, err)
 	}
@@ -257,7 +257,7 @@ func (p *crashClient) settle() (sandbox lifecycle.Sandbox) {
 	settled := wait.Within(wait.Patience(), func() bool {
 		sandbox = p.see()
 		state := sandbox.Status.State
-		return state == "Running" || state == "Paused" || lives.Final(state)
+		return state == "Running" || state == "Paused" || conformance.Final(state)
 	})
 	if !settled {
 		p.t.Errorf("%s is still %s (%s)", p.id, sandbox.Status.State, sandbox.Status.Message)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/random"
 )
 
@@ -28,13 +28,13 @@ func TestCrashes(t *testing.T) {
 	password := uuid.NewString()
 	guarded, openGuarded := startSlowRegistry(t, password)
 	arriving := run.addClient(t, 3,
-		slow.push(t, "story/scratch", lives.Build(t, "sandbox.internal/test/e2e/testdata/forever")), 600)
+		slow.push(t, "story/scratch", conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever")), 600)
 	revoked := run.addClient(t, 4, arriving.image, 600)
 	lost := run.addClient(t, 5,
-		guarded.push(t, "story/private", lives.Build(t, "sandbox.internal/test/e2e/testdata/forever")),
+		guarded.push(t, "story/private", conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever")),
 		600)
 	lost.auth = password
-	lives.Concurrently([]*crashClient{ticking, renewed, arriving, revoked, lost}, (*crashClient).begin)
+	conformance.Concurrently([]*crashClient{ticking, renewed, arriving, revoked, lost}, (*crashClient).begin)
 	renewed.renew(10 * time.Minute)
 
 	var others []*crashClient
@@ -71,7 +71,7 @@ func TestCrashes(t *testing.T) {
 	if got := lost.last(); got.State != "Failed" || got.Reason != "IMAGE_PULL_ERROR" {
 		t.Errorf("the private image: %+v, want IMAGE_PULL_ERROR", got)
 	} else {
-		lives.Contains(t, got.Message, "credentials are not stored")
+		conformance.Contains(t, got.Message, "credentials are not stored")
 	}
 	run.checkSandboxes(t, all)
 	run.checkEvents(t, all)
@@ -83,7 +83,7 @@ type crashRun struct {
 	s      *service
 	seed   uint64
 	random *rand.Rand // of the one who kills
-	line   atomic.Pointer[lives.Client]
+	line   atomic.Pointer[conformance.Client]
 	over   chan struct{}
 
 	counts struct{ asked, unanswered, disturbed atomic.Int64 }
@@ -93,7 +93,7 @@ type crashRun struct {
 func newCrashRun(t *testing.T) *crashRun {
 	t.Helper()
 	seed := random.Seed(t)
-	st := &crashRun{s: start(t, lives.Plan{Program: true}), seed: seed,
+	st := &crashRun{s: start(t, conformance.Plan{Program: true}), seed: seed,
 		random: rand.New(rand.NewPCG(seed, 0)), over: make(chan struct{})}
 	st.connect()
 	t.Cleanup(func() {
@@ -122,7 +122,7 @@ func pause(random *rand.Rand, atMost time.Duration) {
 }
 
 // try makes a request once, to the current service. It returns false when there was no answer.
-func (st *crashRun) try(method, path, body string, headers ...string) (lives.Answer, bool) {
+func (st *crashRun) try(method, path, body string, headers ...string) (conformance.Answer, bool) {
 	st.counts.asked.Add(1)
 	got, err := st.line.Load().Try(method, path, body, headers...)
 	if err != nil {
@@ -168,7 +168,7 @@ func (st *crashRun) loseDatabase(t *testing.T, clients []*crashClient) {
 		p.expectLabels() // renewals and patches since then are in the database alone
 	}
 	st.kill()
-	if err := os.RemoveAll(st.s.Folder); err != nil {
+	if err := os.RemoveAll(st.s.Directory); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(),

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )
@@ -25,7 +25,7 @@ type storm struct {
 // none Failed: the engine had no fault. No container may be without a record.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true})
+	s := start(t, conformance.Plan{Program: true})
 	random := random.New(t)
 	all := &storm{deleting: map[string]bool{}}
 	// With the first limit the kill hits creates that are being accepted, the others the work that
@@ -54,18 +54,18 @@ func TestCrash(t *testing.T) {
 
 	s.DeleteAll(t)
 	for _, sandbox := range s.Everything(t) {
-		if !lives.Final(s.Get(t, sandbox.ID).Status.State) {
+		if !conformance.Final(s.Get(t, sandbox.ID).Status.State) {
 			s.Await(t, sandbox.ID, "Terminated")
 		}
 	}
 }
 
-func (w *storm) create(t *testing.T, c *lives.Client) {
-	answer, err := c.Try(http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle()))
+func (w *storm) create(t *testing.T, c *conformance.Client) {
+	answer, err := c.Try(http.MethodPost, "/v1/sandboxes", conformance.Encode(t, idle()))
 	if err != nil {
 		return // killed before it answered: nothing was promised
 	}
-	created, err := lives.Decode[lifecycle.CreatedSandbox](answer)
+	created, err := conformance.Decode[lifecycle.CreatedSandbox](answer)
 	if err != nil {
 		t.Errorf("create: %v", err)
 		return
@@ -75,7 +75,7 @@ func (w *storm) create(t *testing.T, c *lives.Client) {
 	w.accepted = append(w.accepted, created.ID)
 }
 
-func (w *storm) delete(t *testing.T, c *lives.Client, id string) {
+func (w *storm) delete(t *testing.T, c *conformance.Client, id string) {
 	answer, err := c.Try(http.MethodDelete, "/v1/sandboxes/"+id, "")
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,7 +126,7 @@ func checkNoContainerWithoutRecord(t *testing.T, s *service) {
 	wait.Until(t, "every container belongs to a sandbox that lives", func() bool {
 		running := map[string]bool{}
 		for _, sandbox := range s.Everything(t) {
-			running[sandbox.ID] = !lives.Final(sandbox.Status.State)
+			running[sandbox.ID] = !conformance.Final(sandbox.Status.State)
 		}
 		for _, container := range s.containers(t) {
 			if !running[container.Labels["sandbox.internal/id"]] {

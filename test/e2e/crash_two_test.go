@@ -4,14 +4,14 @@ import (
 	"os"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestTwoServersOnOneEngine has one service lose its database and take up its sandboxes from
 // labels, beside another one at work.
 func TestTwoServersOnOneEngine(t *testing.T) {
 	t.Parallel()
-	quiet, crashing := start(t, lives.Plan{}), start(t, lives.Plan{Program: true})
+	quiet, crashing := start(t, conformance.Plan{}), start(t, conformance.Plan{Program: true})
 	running, paused := quiet.Running(t, idle()), quiet.Running(t, idle())
 	quiet.Enter(t, running).Want(t, "echo kept > /tmp/note", "")
 	quiet.Pause(t, paused)
@@ -26,13 +26,13 @@ func TestTwoServersOnOneEngine(t *testing.T) {
 
 	for range 2 {
 		crashing.Kill()
-		if err := os.RemoveAll(crashing.Folder); err != nil {
+		if err := os.RemoveAll(crashing.Directory); err != nil {
 			t.Fatal(err)
 		}
 		passing := quiet.Create(t, idle()) // while the other recovers
 		crashing.Boot(t)
 		crashing.Await(t, own, "Running")
-		if got := lives.IDs(crashing.Everything(t)); len(got) != 1 || got[0] != own {
+		if got := conformance.IDs(crashing.Everything(t)); len(got) != 1 || got[0] != own {
 			t.Errorf("the one without a database has %v, its own is %s", got, own)
 		}
 		quiet.Await(t, passing, "Running")
@@ -58,23 +58,23 @@ func TestTwoServersOnOneEngine(t *testing.T) {
 // name at the engine.
 func TestSecondServerIsRefused(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true})
+	s := start(t, conformance.Plan{Program: true})
 	id := s.Running(t, idle())
 	for name, c := range map[string]struct {
-		instance, folder string
-		says             []string
+		instance, directory string
+		says                []string
 	}{
-		"same records": {s.Instance + "-2", s.Folder,
-			[]string{s.Folder, "in use by another process"}},
+		"same records": {s.Instance + "-2", s.Directory,
+			[]string{s.Directory, "in use by another process"}},
 		"same instance": {s.Instance, t.TempDir(),
 			[]string{"server.instance", s.Instance, "another service on this machine"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := refused(t, c.instance, c.folder, "")
+			err := refused(t, c.instance, c.directory, "")
 			if err == nil {
 				t.Fatal("the second service starts")
 			}
-			lives.Contains(t, err.Error(), c.says...)
+			conformance.Contains(t, err.Error(), c.says...)
 		})
 	}
 	s.Enter(t, id).Want(t, "echo untouched", "untouched\n")

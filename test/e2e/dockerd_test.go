@@ -17,23 +17,23 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/docker"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 // privateEngine is a Docker Engine of a test's own, which can be killed. It shares nothing with the
-// one of the other tests: it has its own bridge, folders and socket, leaves the host's packet
+// one of the other tests: it has its own bridge, directories and socket, leaves the host's packet
 // filter alone, and all of it is gone at the end of the test.
 type privateEngine struct {
-	folder string
-	bridge string
-	subnet string // the bridge's address and prefix
+	directory string
+	bridge    string
+	subnet    string // the bridge's address and prefix
 	// published is the address that services on this engine have to publish on: every engine counts
 	// ports from the same one on, so another one could take those of containers that survive this
 	// one's death.
 	published string
 	args      []string
-	log       lives.Journal
+	log       conformance.Journal
 
 	process *exec.Cmd // nil while it is not running
 	ended   chan struct{}
@@ -45,16 +45,16 @@ var privateEngines atomic.Int32
 func startEngine(t *testing.T, args ...string) *privateEngine {
 	t.Helper()
 	number := int(privateEngines.Add(1))
-	// The socket's path must be short. The folder is not the test's own, which would be removed
+	// The socket's path must be short. The directory is not the test's own, which would be removed
 	// before the engine has ended.
-	folder, err := os.MkdirTemp("", "sbx-engine-")
+	directory, err := os.MkdirTemp("", "sbx-engine-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &privateEngine{
-		folder: folder,
-		bridge: fmt.Sprintf("sbx%d-%d", os.Getpid(), number), // at most 15 bytes
-		subnet: fmt.Sprintf("10.%d.%d.1/24", 200+os.Getpid()%50, (os.Getpid()/50+number)%250),
+		directory: directory,
+		bridge:    fmt.Sprintf("sbx%d-%d", os.Getpid(), number), // at most 15 bytes
+		subnet:    fmt.Sprintf("10.%d.%d.1/24", 200+os.Getpid()%50, (os.Getpid()/50+number)%250),
 		published: fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, (os.Getpid()/50)%250,
 			10+number%200),
 		args: args,
@@ -75,28 +75,28 @@ func (e *privateEngine) ip(t *testing.T, args ...string) {
 	}
 }
 
-func (e *privateEngine) host() string { return "unix://" + filepath.Join(e.folder, "s") }
+func (e *privateEngine) host() string { return "unix://" + filepath.Join(e.directory, "s") }
 
-// boot starts the engine, for the first time or again on the same folders, and returns when it
+// boot starts the engine, for the first time or again on the same directories, and returns when it
 // answers.
 func (e *privateEngine) boot(t *testing.T) {
 	t.Helper()
 	args := append([]string{
-		"--host", e.host(), "--data-root", filepath.Join(e.folder, "data"), "--exec-root",
-		filepath.Join(e.folder, "exec"),
-		"--pidfile", filepath.Join(e.folder, "pid"), "--config-file",
-		filepath.Join(e.folder, "none.json"),
+		"--host", e.host(), "--data-root", filepath.Join(e.directory, "data"), "--exec-root",
+		filepath.Join(e.directory, "exec"),
+		"--pidfile", filepath.Join(e.directory, "pid"), "--config-file",
+		filepath.Join(e.directory, "none.json"),
 		"--bridge", e.bridge, "--iptables=false", "--ip6tables=false", "--ip-forward=false",
 		"--ip-masq=false",
 		"--containerd-namespace", e.bridge, "--containerd-plugins-namespace", e.bridge + "-plugins",
 	}, e.args...)
-	if err := os.WriteFile(filepath.Join(e.folder, "none.json"), []byte("{}"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(e.directory, "none.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// Of one that was killed. The engine would wait for these processes, whose numbers may be
 	// reused by now.
 	for _, stale := range []string{"pid", "exec/containerd/containerd.pid"} {
-		_ = os.Remove(filepath.Join(e.folder, stale))
+		_ = os.Remove(filepath.Join(e.directory, stale))
 	}
 	command := exec.Command("dockerd", args...)
 	command.Stdout, command.Stderr = &e.log, &e.log
@@ -132,7 +132,7 @@ func (e *privateEngine) end(t *testing.T, signal syscall.Signal) {
 	_ = e.process.Process.Signal(signal) // its only error is that the process has ended
 	<-e.ended
 	e.process = nil
-	daemon := filepath.Join(e.folder, "exec/containerd/containerd.toml")
+	daemon := filepath.Join(e.directory, "exec/containerd/containerd.toml")
 	wait.Until(t, "the engine's containerd has ended",
 		func() bool { return len(processesWith(t, daemon)) == 0 })
 }
@@ -179,24 +179,24 @@ func (e *privateEngine) destroy(t *testing.T) {
 	}
 	// What outlives an engine that was killed: the shims of its containers, and with them the
 	// containers.
-	for _, pid := range processesWith(t, e.folder) {
+	for _, pid := range processesWith(t, e.directory) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // may have ended meanwhile
 	}
 	wait.Until(t, "no process of the engine is left",
-		func() bool { return len(processesWith(t, e.folder)) == 0 })
-	for _, mount := range mountsUnder(t, e.folder) {
+		func() bool { return len(processesWith(t, e.directory)) == 0 })
+	for _, mount := range mountsUnder(t, e.directory) {
 		if err := syscall.Unmount(mount, syscall.MNT_DETACH); err != nil {
 			t.Errorf("unmount %s: %v", mount, err)
 		}
 	}
-	if err := os.RemoveAll(e.folder); err != nil {
+	if err := os.RemoveAll(e.directory); err != nil {
 		t.Error(err)
 	}
 	e.ip(t, "link", "delete", e.bridge)
 }
 
-// processesWith returns the processes whose command line names the file or folder.
-func processesWith(t *testing.T, folder string) []int {
+// processesWith returns the processes whose command line names the file or directory.
+func processesWith(t *testing.T, directory string) []int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
@@ -207,15 +207,15 @@ func processesWith(t *testing.T, folder string) []int {
 		var pid int
 		content, err := os.ReadFile(file)
 		if _, scan := fmt.Sscanf(file, "/proc/%d/cmdline", &pid); err == nil && scan == nil &&
-			bytes.Contains(content, []byte(folder)) && pid != os.Getpid() {
+			bytes.Contains(content, []byte(directory)) && pid != os.Getpid() {
 			found = append(found, pid)
 		}
 	}
 	return found
 }
 
-// mountsUnder returns the mount points in the folder, the innermost first.
-func mountsUnder(t *testing.T, folder string) []string {
+// mountsUnder returns the mount points in the directory, the innermost first.
+func mountsUnder(t *testing.T, directory string) []string {
 	t.Helper()
 	content, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -224,7 +224,7 @@ func mountsUnder(t *testing.T, folder string) []string {
 	var found []string
 	for line := range strings.Lines(string(content)) {
 		if fields := strings.Fields(line); len(fields) > 4 &&
-			strings.HasPrefix(fields[4], folder+"/") {
+			strings.HasPrefix(fields[4], directory+"/") {
 			found = append([]string{fields[4]}, found...)
 		}
 	}
@@ -234,7 +234,7 @@ func mountsUnder(t *testing.T, folder string) []string {
 // listens reports whether the engine's socket takes connections; a test uses it to be sure that the
 // outage is one.
 func (e *privateEngine) listens() bool {
-	connection, err := net.DialTimeout("unix", filepath.Join(e.folder, "s"), time.Second)
+	connection, err := net.DialTimeout("unix", filepath.Join(e.directory, "s"), time.Second)
 	if err != nil {
 		return false
 	}

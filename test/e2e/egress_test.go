@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -28,11 +28,11 @@ class Page(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("", 80), Page).serve_forever()`
 
 // newOutside returns a world on the engine's default network, which ends with the test.
-func newOutside(t *testing.T) lives.Outside {
+func newOutside(t *testing.T) conformance.Outside {
 	t.Helper()
-	o := lives.Outside{Allowed: runOutside(t, "allowed", webServer, "allowed"),
+	o := conformance.Outside{Allowed: runOutside(t, "allowed", webServer, "allowed"),
 		Denied: runOutside(t, "denied", webServer, "denied")}
-	o.NameServer = runOutside(t, "dns", lives.NameServer, "allowed.test="+o.Allowed,
+	o.NameServer = runOutside(t, "dns", conformance.NameServer, "allowed.test="+o.Allowed,
 		"denied.test="+o.Denied)
 	// What a sandbox reaches or not is tried once: these must be there before.
 	var dialer net.Dialer
@@ -96,8 +96,8 @@ func (s *service) signalDaemon(t *testing.T, id, signal string) {
 }
 
 // sidecars are those of the service at the engine.
-func (s *service) sidecars() lives.Sidecars {
-	return lives.Sidecars{
+func (s *service) sidecars() conformance.Sidecars {
+	return conformance.Sidecars{
 		KillDaemon: s.killDaemon,
 		Kill: func(t *testing.T, id string) {
 			t.Helper()
@@ -110,14 +110,14 @@ func (s *service) sidecars() lives.Sidecars {
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)
-	s := start(t, lives.Plan{Settings: "[docker]\ndrop_capabilities = []\n" + o.EgressSettings(egressImage)})
+	s := start(t, conformance.Plan{Settings: "[docker]\ndrop_capabilities = []\n" + o.EgressSettings(egressImage)})
 	id := s.Running(t, s.Confined("allowed.test"))
 	inside := s.Enter(t, id)
 
 	t.Run("row lifecycle/configuration/egress.image", func(t *testing.T) {
-		lives.Reaches(t, inside, "allowed.test")
-		lives.ReachesNot(t, inside, "denied.test")
-		lives.ReachesNot(t, inside, o.Denied)
+		conformance.Reaches(t, inside, "allowed.test")
+		conformance.ReachesNot(t, inside, "denied.test")
+		conformance.ReachesNot(t, inside, o.Denied)
 	})
 	t.Run("row lifecycle/networking/rule 4", func(t *testing.T) {
 		const netAdmin, netRaw = 1 << 12, 1 << 13
@@ -153,15 +153,15 @@ func TestEgress(t *testing.T) {
 			t.Errorf("ports of the sandbox, from a container beside it: %q", got)
 		}
 	})
-	lives.Egress(t, s.Service, id, o, s.sidecars())
+	conformance.Egress(t, s.Service, id, o, s.sidecars())
 }
 
 // TestEgressSurvivesTheService: a service that is killed, and one that loses its database, find
 // sidecars and policies again.
 func TestEgressSurvivesTheService(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true, Settings: newOutside(t).EgressSettings(egressImage)})
-	lives.EgressSurvivesTheService(t, s.Service)
+	s := start(t, conformance.Plan{Program: true, Settings: newOutside(t).EgressSettings(egressImage)})
+	conformance.EgressSurvivesTheService(t, s.Service)
 }
 
 // TestEgressWithoutUpstream: the name servers of a sandbox are those of its network when it was
@@ -170,8 +170,8 @@ func TestEgressSurvivesTheService(t *testing.T) {
 func TestEgressWithoutUpstream(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)
-	rogue := runOutside(t, "rogue", lives.NameServer, "allowed.test="+o.Denied)
-	s := start(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+	rogue := runOutside(t, "rogue", conformance.NameServer, "allowed.test="+o.Denied)
+	s := start(t, conformance.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	id := s.Running(t, s.Confined("allowed.test"))
 	inside := s.Enter(t, id)
 	inside.Want(t, "echo nameserver "+rogue+" > /etc/resolv.conf && cat /etc/resolv.conf",
@@ -183,30 +183,30 @@ func TestEgressWithoutUpstream(t *testing.T) {
 		o.Denied) {
 		t.Errorf("the name server that root has written into resolv.conf is asked: %+v", got)
 	}
-	lives.ReachesNot(t, inside, "allowed.test")
-	lives.ReachesNot(t, inside, o.Denied)
+	conformance.ReachesNot(t, inside, "allowed.test")
+	conformance.ReachesNot(t, inside, o.Denied)
 }
 
 // TestEgressRefusals: what cannot be had is refused, as without an image.
 func TestEgressRefusals(t *testing.T) {
 	t.Parallel()
-	plain := start(t, lives.Plan{})
+	plain := start(t, conformance.Plan{})
 	id := plain.Running(t, idle())
 	for method, body := range map[string]string{"GET": "", "PUT": "{}",
 		"PATCH": `[{"action":"deny","target":"a.example"}]`, "DELETE": `["a.example"]`} {
-		lives.WantProblem(t,
+		conformance.WantProblem(t,
 			plain.Send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type",
 				"application/json"), http.StatusConflict, "CONFLICT", "has no egress sidecar")
 	}
 	for _, path := range []string{"/network-decisions", "/network-decisions/proposal"} {
-		lives.WantProblem(t, plain.Send(t, http.MethodGet, "/v1/sandboxes/"+id+path, ""),
+		conformance.WantProblem(t, plain.Send(t, http.MethodGet, "/v1/sandboxes/"+id+path, ""),
 			http.StatusConflict, "CONFLICT", "has no egress sidecar")
 	}
-	s := start(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q", egressImage)})
+	s := start(t, conformance.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q", egressImage)})
 	body, err := json.Marshal(s.Confined("*.*.example"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", string(body)),
+	conformance.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", string(body)),
 		http.StatusBadRequest, "INVALID_REQUEST_BODY", "networkPolicy.egress[0].target")
 }

@@ -9,13 +9,13 @@ import (
 	"sync"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestEngineByAddress: DOCKER_HOST with an address instead of a socket.
 func TestEngineByAddress(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Env: map[string]string{"DOCKER_HOST": "tcp://" + engineByTCP(t)}})
+	s := start(t, conformance.Plan{Env: map[string]string{"DOCKER_HOST": "tcp://" + engineByTCP(t)}})
 	t.Run("row lifecycle/environment/DOCKER_HOST", func(t *testing.T) {
 		s.Enter(t, s.Running(t, idle())).Want(t, "echo hello", "hello\n")
 	})

@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // takeTablesAway takes the tables away under the running service, and puts them back.
-func takeTablesAway(t *testing.T, s *lives.Service, running, paused, ended string) {
+func takeTablesAway(t *testing.T, s *conformance.Service, running, paused, ended string) {
 	// the service's own driver
-	database, err := sql.Open("sqlite", filepath.Join(s.Folder, "sandbox.db"))
+	database, err := sql.Open("sqlite", filepath.Join(s.Directory, "sandbox.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,24 +29,24 @@ func takeTablesAway(t *testing.T, s *lives.Service, running, paused, ended strin
 	}
 	execute(
 		"PRAGMA busy_timeout = 5000; ALTER TABLE sandboxes RENAME TO taken_away; ALTER TABLE events RENAME TO no_events; ALTER TABLE logs RENAME TO no_logs")
-	operations := []lives.Operation{{Name: "createSandbox", Method: "POST", Path: "/v1/sandboxes",
+	operations := []conformance.Operation{{Name: "createSandbox", Method: "POST", Path: "/v1/sandboxes",
 		Body: s.Body(t, nil)}}
-	for _, o := range lives.OperationsOn(running) {
+	for _, o := range conformance.OperationsOn(running) {
 		if slices.Contains([]string{"deleteSandbox", "pauseSandbox", "renewExpiration",
 			"updateMetadata", "streamSandboxEvents"}, o.Name) {
 			operations = append(operations, o)
 		}
 	}
-	operations = append(operations, lives.OperationsOn(paused)[3],
-		lives.Operation{Name: "streamEvents", Method: "GET", Path: "/v1/events", Body: ""},
-		lives.Operation{Name: "getLogs", Method: "GET", Path: "/v1/sandboxes/" + ended + "/logs",
+	operations = append(operations, conformance.OperationsOn(paused)[3],
+		conformance.Operation{Name: "streamEvents", Method: "GET", Path: "/v1/events", Body: ""},
+		conformance.Operation{Name: "getLogs", Method: "GET", Path: "/v1/sandboxes/" + ended + "/logs",
 			Body: ""})
 	for _, o := range operations {
 		t.Run(o.Name, func(t *testing.T) {
 			trace := "trace-of-" + o.Name
 			got := s.Send(t, o.Method, o.Path, o.Body, "X-Request-ID", trace)
-			lives.WantProblem(t, got, 500, "INTERNAL_ERROR", trace)
-			for _, secret := range []string{"table", "SQL", "sandboxes", s.Folder, "save"} {
+			conformance.WantProblem(t, got, 500, "INTERNAL_ERROR", trace)
+			for _, secret := range []string{"table", "SQL", "sandboxes", s.Directory, "save"} {
 				if strings.Contains(got.Body, secret) {
 					t.Errorf("the body %s shows the cause: %q", got.Body, secret)
 				}

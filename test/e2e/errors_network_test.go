@@ -10,12 +10,12 @@ import (
 	"testing"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
-func operationsOnNetwork(id string) []lives.Operation {
+func operationsOnNetwork(id string) []conformance.Operation {
 	path := "/v1/sandboxes/" + id
-	return []lives.Operation{
+	return []conformance.Operation{
 		{Name: "getNetworkPolicy", Method: "GET", Path: path + "/network-policy", Body: ""},
 		{Name: "replaceNetworkPolicy", Method: "PUT", Path: path + "/network-policy",
 			Body: `{"defaultAction":"deny"}`},
@@ -33,12 +33,12 @@ func operationsOnNetwork(id string) []lives.Operation {
 // sidecar, as TestErrors does for all others.
 func TestErrorsOfNetworkOperations(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{
+	s := start(t, conformance.Plan{
 		Settings: "[egress]\nimage = \"" + egressImage + "\"\nupstream = [\"192.0.2.1\"]\n",
 		Keys: []config.Key{
-			{Name: "other", SHA256: lives.Digest(lives.OtherKey), Role: config.RoleUser},
-			{Name: "viewer", SHA256: lives.Digest(lives.ViewerKey), Role: config.RoleViewer},
-			{Name: "slow", SHA256: lives.Digest(lives.SlowKey), Role: config.RoleViewer,
+			{Name: "other", SHA256: conformance.Digest(conformance.OtherKey), Role: config.RoleUser},
+			{Name: "viewer", SHA256: conformance.Digest(conformance.ViewerKey), Role: config.RoleViewer},
+			{Name: "slow", SHA256: conformance.Digest(conformance.SlowKey), Role: config.RoleViewer,
 				RateLimit: &config.RateLimit{RequestsPerSecond: 1, Burst: 1}},
 		},
 	})
@@ -46,27 +46,27 @@ func TestErrorsOfNetworkOperations(t *testing.T) {
 	s.Delete(t, ended)
 	s.Await(t, ended, "Terminated")
 
-	lives.RefuseUnknownParameters(t, s.Service, operationsOnNetwork(running))
+	conformance.RefuseUnknownParameters(t, s.Service, operationsOnNetwork(running))
 	for _, o := range operationsOnNetwork(running) {
 		t.Run(o.Name, func(t *testing.T) {
 			if got := s.Send(t, o.Method, o.Path, o.Body, "Content-Type",
 				"application/json"); got.Status != http.StatusOK {
 				t.Errorf("%s", got)
 			}
-			lives.WantProblem(t,
+			conformance.WantProblem(t,
 				s.As(t, "").Send(t, o.Method, o.Path, o.Body, "Content-Type", "application/json"),
-				401, "UNAUTHORIZED", lives.KeyHeader)
-			lives.WantProblem(t,
-				s.As(t, lives.OtherKey).Send(t, o.Method, o.Path, o.Body, "Content-Type",
+				401, "UNAUTHORIZED", conformance.KeyHeader)
+			conformance.WantProblem(t,
+				s.As(t, conformance.OtherKey).Send(t, o.Method, o.Path, o.Body, "Content-Type",
 					"application/json"), 403, "FORBIDDEN", "other")
 			if o.Method != http.MethodGet {
-				lives.WantProblem(t,
-					s.As(t, lives.ViewerKey).Send(t, o.Method, o.Path, o.Body, "Content-Type",
+				conformance.WantProblem(t,
+					s.As(t, conformance.ViewerKey).Send(t, o.Method, o.Path, o.Body, "Content-Type",
 						"application/json"), 403, "FORBIDDEN", "viewer")
-				lives.WantProblem(t,
+				conformance.WantProblem(t,
 					s.Send(t, o.Method, o.Path, `"neither a policy nor rules"`, "Content-Type",
 						"application/json"), 400, "INVALID_REQUEST_BODY", "body")
-				lives.WantProblem(t,
+				conformance.WantProblem(t,
 					s.Send(t, o.Method, o.Path, `["`+strings.Repeat("x", 1<<20)+`"]`,
 						"Content-Type", "application/json"), 413, "REQUEST_TOO_LARGE", "body")
 			}
@@ -74,29 +74,29 @@ func TestErrorsOfNetworkOperations(t *testing.T) {
 	}
 	events := s.Send(t, http.MethodGet, "/v1/sandboxes/"+running+"/network-decisions", "", "Accept",
 		"text/event-stream", "Last-Event-ID", "x")
-	lives.WantProblem(t, events, 400, "INVALID_REQUEST_BODY", "Last-Event-ID")
+	conformance.WantProblem(t, events, 400, "INVALID_REQUEST_BODY", "Last-Event-ID")
 	for _, o := range operationsOnNetwork("11111111-2222-4333-8444-555555555555") {
-		lives.WantProblem(t,
+		conformance.WantProblem(t,
 			s.Send(t, o.Method, o.Path, o.Body, "Content-Type", "application/json"), 404,
 			"SANDBOX_NOT_FOUND")
 	}
 	for _, o := range operationsOnNetwork(ended) {
-		lives.WantProblem(t,
+		conformance.WantProblem(t,
 			s.Send(t, o.Method, o.Path, o.Body, "Content-Type", "application/json"), 409,
 			"CONFLICT", "Terminated")
 	}
-	lives.AskTooOften(t, s.Service, operationsOnNetwork("11111111-2222-4333-8444-555555555555"))
+	conformance.AskTooOften(t, s.Service, operationsOnNetwork("11111111-2222-4333-8444-555555555555"))
 	t.Run("a store that fails", func(t *testing.T) { failStore(t, s, running) })
 	t.Run("a sidecar that hangs", func(t *testing.T) {
 		s.signalDaemon(t, running, "STOP")
-		lives.Concurrently(operationsOnNetwork(running), func(o lives.Operation) {
-			lives.WantProblem(t,
+		conformance.Concurrently(operationsOnNetwork(running), func(o conformance.Operation) {
+			conformance.WantProblem(t,
 				s.Send(t, o.Method, o.Path, o.Body, "Content-Type", "application/json"), 503,
 				"SERVICE_UNAVAILABLE")
 		})
 		s.signalDaemon(t, running, "CONT")
 	})
-	lives.CheckProvoked(t, s.Service, true)
+	conformance.CheckProvoked(t, s.Service, true)
 	if !slices.Contains(s.Conform.Seen(), "getNetworkPolicy 200") {
 		t.Error("the operations were not recognised")
 	}
@@ -105,7 +105,7 @@ func TestErrorsOfNetworkOperations(t *testing.T) {
 // failStore takes the table of the records away while policies are changed.
 func failStore(t *testing.T, s *service, id string) {
 	// the service's own driver
-	database, err := sql.Open("sqlite", filepath.Join(s.Folder, "sandbox.db"))
+	database, err := sql.Open("sqlite", filepath.Join(s.Directory, "sandbox.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func failStore(t *testing.T, s *service, id string) {
 			// Something new each time: what changes nothing is not stored.
 			body := strings.ReplaceAll(strings.ReplaceAll(o.Body, "deny",
 				[]string{"deny", "allow"}[i%2]), "a.example", fmt.Sprintf("b%d.example", i))
-			lives.WantProblem(t,
+			conformance.WantProblem(t,
 				s.Send(t, o.Method, o.Path, body, "Content-Type", "application/json"), 500,
 				"INTERNAL_ERROR")
 		}

@@ -19,20 +19,20 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 const (
-	exampleFolder = "../../examples"
-	pythonClient  = "../../clients/python"
-	codeImage     = "sandbox/code-interpreter:dev"
+	exampleDirectory = "../../examples"
+	pythonClient     = "../../clients/python"
+	codeImage        = "sandbox/code-interpreter:dev"
 )
 
 // TestExamples runs the programs in examples/ as their readers do, against one service.
 func TestExamples(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	for name, test := range map[string]func(*testing.T, *service){
 		"agent":                     testAgent,
 		"agent with a model":        testAgentWithModel,
@@ -52,54 +52,54 @@ func TestExamples(t *testing.T) {
 // TestExamplesPage: the page has a command for every example, with paths that there are.
 func TestExamplesPage(t *testing.T) {
 	t.Parallel()
-	folders, err := os.ReadDir(exampleFolder)
+	directories, err := os.ReadDir(exampleDirectory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := lives.ReadPage(t, "examples/README.md")
-	for _, folder := range folders {
-		if !folder.IsDir() {
+	page := conformance.ReadPage(t, "examples/README.md")
+	for _, directory := range directories {
+		if !directory.IsDir() {
 			continue
 		}
-		_, row, found := strings.Cut(page, "\n| ["+folder.Name()+"](")
+		_, row, found := strings.Cut(page, "\n| ["+directory.Name()+"](")
 		cells := strings.Split(strings.SplitN(row, "\n", 2)[0], "|")
 		if !found || len(cells) != 4 {
-			t.Errorf("examples/README.md has no row for %s", folder.Name())
+			t.Errorf("examples/README.md has no row for %s", directory.Name())
 			continue
 		}
 		command := strings.Fields(strings.Trim(cells[2], " `"))
 		path := command[len(command)-1]
 		if _, err := os.Stat(filepath.Join("../..", path)); err != nil ||
-			!strings.Contains(path, "examples/"+folder.Name()) {
-			t.Errorf("%q does not run %s: %v", cells[2], folder.Name(), err)
+			!strings.Contains(path, "examples/"+directory.Name()) {
+			t.Errorf("%q does not run %s: %v", cells[2], directory.Name(), err)
 		}
 	}
-	if len(folders) < 6 { // with the page
-		t.Errorf("there are only %v", folders)
+	if len(directories) < 6 { // with the page
+		t.Errorf("there are only %v", directories)
 	}
 }
 
-// pythonExample runs a program of examples/ from a copy and returns what it prints and the folder
-// that it ran in.
+// pythonExample runs a program of examples/ from a copy and returns what it prints and the
+// directory that it ran in.
 func pythonExample(t *testing.T, s *service, variables []string, name, program string,
-	arguments ...string) (output, folder string, err error) {
+	arguments ...string) (output, directory string, err error) {
 	t.Helper()
-	folder = t.TempDir()
-	script := filepath.Join(lives.CopyOf(t, filepath.Join(exampleFolder, name)), program)
-	command := exec.CommandContext(t.Context(), lives.Script(t, "python.sh"), append([]string{script},
+	directory = t.TempDir()
+	script := filepath.Join(conformance.CopyOf(t, filepath.Join(exampleDirectory, name)), program)
+	command := exec.CommandContext(t.Context(), conformance.Script(t, "python.sh"), append([]string{script},
 		arguments...)...)
-	command.Dir, command.WaitDelay = folder, time.Minute
+	command.Dir, command.WaitDelay = directory, time.Minute
 	command.Env = append(append(os.Environ(), s.Variables()...),
-		"PYTHONPATH="+filepath.Join(lives.CopyOf(t, pythonClient), "src"), "NO_PROXY=127.0.0.1")
+		"PYTHONPATH="+filepath.Join(conformance.CopyOf(t, pythonClient), "src"), "NO_PROXY=127.0.0.1")
 	command.Env = append(command.Env, variables...)
 	out, err := command.CombinedOutput()
-	return string(out), folder, err
+	return string(out), directory, err
 }
 
 // goExample is a program of examples/ that is not started yet.
 func goExample(t *testing.T, s *service, name string, arguments ...string) *exec.Cmd {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), lives.Build(t, "sandbox.internal/examples/"+name),
+	command := exec.CommandContext(t.Context(), conformance.Build(t, "sandbox.internal/examples/"+name),
 		arguments...)
 	command.Dir, command.Env = t.TempDir(), append(os.Environ(), s.Variables()...)
 	command.WaitDelay = time.Minute
@@ -188,14 +188,14 @@ func testAgentWithModel(t *testing.T, s *service) {
 }
 
 func testAnalysis(t *testing.T, s *service) {
-	out, folder, err := pythonExample(t, s, nil, "analysis", "analysis.py",
-		filepath.Join(lives.CopyOf(t, filepath.Join(exampleFolder, "analysis")), "sales.csv"), codeImage)
+	out, directory, err := pythonExample(t, s, nil, "analysis", "analysis.py",
+		filepath.Join(conformance.CopyOf(t, filepath.Join(exampleDirectory, "analysis")), "sales.csv"), codeImage)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	lives.Contains(t, out, "north", "'December 2025 with ")
+	conformance.Contains(t, out, "north", "'December 2025 with ")
 	for _, name := range []string{"plot-1.png", "plot-2.png"} {
-		picture, err := os.ReadFile(filepath.Join(folder, name))
+		picture, err := os.ReadFile(filepath.Join(directory, name))
 		if err != nil || len(picture) < 5000 || !bytes.HasPrefix(picture, []byte("\x89PNG\r\n")) {
 			t.Errorf("%s: %v, %d bytes", name, err, len(picture))
 		}
@@ -206,16 +206,16 @@ func testAnalysis(t *testing.T, s *service) {
 // Python.
 func TestPythonExampleThatDraws(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	client := lives.CopyOf(t, pythonClient)
-	out := lives.Tool(t, t.TempDir(), append(s.Variables(), "PYTHONPATH="+filepath.Join(client, "src")),
-		lives.Script(t, "python.sh"), filepath.Join(client, "examples", "cells.py"), codeImage)
-	lives.Contains(t, out, "picture-0.png has ")
+	s := start(t, conformance.Plan{})
+	client := conformance.CopyOf(t, pythonClient)
+	out := conformance.Tool(t, t.TempDir(), append(s.Variables(), "PYTHONPATH="+filepath.Join(client, "src")),
+		conformance.Script(t, "python.sh"), filepath.Join(client, "examples", "cells.py"), codeImage)
+	conformance.Contains(t, out, "picture-0.png has ")
 }
 
 // testPreview uses the web app at its link, changes the app, and ends the program as Ctrl-C does.
 func testPreview(t *testing.T, s *service) {
-	app := lives.CopyOf(t, filepath.Join(exampleFolder, "preview", "app"))
+	app := conformance.CopyOf(t, filepath.Join(exampleDirectory, "preview", "app"))
 	command := goExample(t, s, "preview", "-image", baseImage, app)
 	input, err := command.StdinPipe()
 	if err != nil {
@@ -241,7 +241,7 @@ func testPreview(t *testing.T, s *service) {
 	}
 
 	link := line()
-	lives.Contains(t, lives.Fetch(t, link).Body, "<h1>Guest book</h1>", "<ul></ul>")
+	conformance.Contains(t, conformance.Fetch(t, link).Body, "<h1>Guest book</h1>", "<ul></ul>")
 	answer, err := wait.Client().PostForm(link, url.Values{"entry": {"Ada & co"}})
 	if err != nil {
 		t.Fatal(err)
@@ -250,16 +250,16 @@ func testPreview(t *testing.T, s *service) {
 	if err := errors.Join(err, answer.Body.Close()); err != nil {
 		t.Fatal(err)
 	}
-	lives.Contains(t, string(page), "<li>Ada &amp; co</li>")
+	conformance.Contains(t, string(page), "<li>Ada &amp; co</li>")
 
-	lives.Write(t, app, "page.html", "another page")
+	conformance.Write(t, app, "page.html", "another page")
 	if _, err := io.WriteString(input, "\n"); err != nil {
 		t.Fatal(err)
 	}
 	if got := line(); got != "updated" {
 		t.Errorf("the example prints %q", got)
 	}
-	if got := lives.Fetch(t, link).Body; got != "another page" {
+	if got := conformance.Fetch(t, link).Body; got != "another page" {
 		t.Errorf("the updated page is %q", got)
 	}
 
@@ -279,12 +279,12 @@ func testPreview(t *testing.T, s *service) {
 // testPreviewFails previews an app that ends at once.
 func testPreviewFails(t *testing.T, s *service) {
 	app := t.TempDir()
-	lives.Write(t, app, "server.py", "raise SystemExit('no \\x1b[31m')\n")
+	conformance.Write(t, app, "server.py", "raise SystemExit('no \\x1b[31m')\n")
 	out, err := goExample(t, s, "preview", "-image", baseImage, app).CombinedOutput()
 	if err == nil {
 		t.Errorf("the example succeeds\n%s", out)
 	}
-	lives.Contains(t, string(out), `the app has ended: the command ended with exit code 1: "no \x1b[31m\n"`)
+	conformance.Contains(t, string(out), `the app has ended: the command ended with exit code 1: "no \x1b[31m\n"`)
 }
 
 func testTestRunner(t *testing.T, s *service) {
@@ -292,7 +292,7 @@ func testTestRunner(t *testing.T, s *service) {
 	if err != nil || strings.Count(string(out), "ok   ") != 25 {
 		t.Errorf("%v\n%s", err, out)
 	}
-	lives.Contains(t, string(out), "test_roman.Numerals.test_3999\n",
+	conformance.Contains(t, string(out), "test_roman.Numerals.test_3999\n",
 		"25 tests in 20 sandboxes, 0 failed, ")
 }
 
@@ -306,14 +306,14 @@ func testTestRunnerFails(t *testing.T, s *service) {
 			"  def test_b(self): pass\n", "because\ufffd[31m", 1},
 		{"missing()\n", "name 'missing' is not defined", 2},
 	} {
-		folder := t.TempDir()
-		lives.Write(t, folder, "test_it.py", "import unittest\n"+project.content)
-		command := goExample(t, s, "testrunner", "-image", baseImage, "-sandboxes", "2", folder)
+		directory := t.TempDir()
+		conformance.Write(t, directory, "test_it.py", "import unittest\n"+project.content)
+		command := goExample(t, s, "testrunner", "-image", baseImage, "-sandboxes", "2", directory)
 		out, err := command.CombinedOutput()
 		if err == nil || command.ProcessState.ExitCode() != project.code {
 			t.Errorf("%v, not exit code %d\n%s", err, project.code, out)
 		}
-		lives.Contains(t, string(out), project.prints)
+		conformance.Contains(t, string(out), project.prints)
 	}
 }
 
@@ -321,14 +321,14 @@ func testTestRunnerFails(t *testing.T, s *service) {
 func TestNetworkExample(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)
-	s := start(t, lives.Plan{Settings: o.EgressSettings(egressImage)})
-	out, err := goExample(t, s, "network", "-image", baseImage, lives.Fetching("allowed.test"),
-		lives.Fetching("denied.test")).CombinedOutput()
+	s := start(t, conformance.Plan{Settings: o.EgressSettings(egressImage)})
+	out, err := goExample(t, s, "network", "-image", baseImage, conformance.Fetching("allowed.test"),
+		conformance.Fetching("denied.test")).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	works := lives.Fetching("allowed.test") + ": works\n"
-	lives.Contains(t, string(out), works+"allowed from now on:\n  allowed.test\n"+works,
-		lives.Fetching("denied.test")+": the command ended with exit code ",
+	works := conformance.Fetching("allowed.test") + ": works\n"
+	conformance.Contains(t, string(out), works+"allowed from now on:\n  allowed.test\n"+works,
+		conformance.Fetching("denied.test")+": the command ended with exit code ",
 		"  allow  \"allowed.test\"\n", "  deny   \"denied.test\"\n")
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -15,20 +15,20 @@ import (
 // and neither is the service led elsewhere nor the port taken.
 func TestEntrypointCannotPassForTheDaemon(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	folder := t.TempDir()
+	s := start(t, conformance.Plan{})
+	directory := t.TempDir()
 	const script = `
 		( while :; do printf 'HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/STOLEN\r\nContent-Length: 0\r\n\r\n' | nc -l -p 44772 -w 1 && echo >>/host/answered; sleep 0.05; done ) 2>/dev/null &
 		while :; do
 			grep -l EXECD_ACCESS_TOKEN /proc/[0-9]*/environ >>/host/found 2>/dev/null
 			echo >>/host/rounds
 		done`
-	r := lives.Request(s.Images.Busybox, "sh", "-c", script)
+	r := conformance.Request(s.Images.Busybox, "sh", "-c", script)
 	r.Volumes = []lifecycle.Volume{{Name: "host", MountPath: "/host",
-		Host: &lifecycle.HostSource{Path: folder}}}
+		Host: &lifecycle.HostSource{Path: directory}}}
 	id := s.Running(t, r)
 	read := func(name string) string {
-		content, _ := os.ReadFile(folder + "/" + name) // empty while it is not there
+		content, _ := os.ReadFile(directory + "/" + name) // empty while it is not there
 		return string(content)
 	}
 	before := len(read("rounds"))
@@ -45,7 +45,7 @@ func TestEntrypointCannotPassForTheDaemon(t *testing.T) {
 	inside := s.Enter(t, id)
 	inside.Want(t, "echo from inside", "from inside\n")
 	// The settings of the daemon are a client's to set, but for the token's.
-	grace := lives.Request(s.Images.Busybox, "sleep", "1000")
+	grace := conformance.Request(s.Images.Busybox, "sleep", "1000")
 	grace.Env = lifecycle.Env{"EXECD_LOG_FILE": "/tmp/execd.log",
 		"EXECD_API_GRACE_SHUTDOWN": "500ms"}
 	inside = s.Enter(t, s.Running(t, grace))

@@ -19,7 +19,7 @@ import (
 
 	"sandbox.internal/clients/go/execd"
 	"sandbox.internal/openapi/conform"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 	"sandbox.internal/wire/sse"
 )
@@ -73,15 +73,15 @@ type fuzzer struct {
 // internal error, or never.
 func TestFuzzLifecycle(t *testing.T) {
 	t.Parallel()
-	document, err := lives.LifecycleContract()
+	document, err := conformance.LifecycleContract()
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder, err := filepath.EvalSymlinks(t.TempDir())
+	directory, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, lives.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]", folder)})
+	s := start(t, conformance.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]", directory)})
 	running, paused := s.Running(t, idle()), s.Running(t, idle())
 	s.Pause(t, paused)
 	ended := s.Running(t, idle())
@@ -92,7 +92,7 @@ func TestFuzzLifecycle(t *testing.T) {
 		dockerCLI(t, "volume", "create", claim)
 		dockerCLI(t, "volume", "rm", claim)
 	})
-	f := newFuzzer(t, s.URL, document, http.Header{lives.KeyHeader: {lives.AdminKey}})
+	f := newFuzzer(t, s.URL, document, http.Header{conformance.KeyHeader: {conformance.AdminKey}})
 	f.health = "/health"
 	f.expected["pruneImages 501"] = "a Docker Engine has images of others"
 	f.expected["updateLifecycle 501"] = "hibernation is not implemented"
@@ -110,8 +110,8 @@ func TestFuzzLifecycle(t *testing.T) {
 		"imageName":  nowhere,
 		"keyName":    {"ci", "server.api_key", "a%2Fb", "none"},
 		"entrypoint": {"sleep", "1000", "true", "/no/such/file", "sh"},
-		"host":       {folder},
-		"path":       {folder, "/etc", folder + "/..", "relative", folder + "/none"},
+		"host":       {directory},
+		"path":       {directory, "/etc", directory + "/..", "relative", directory + "/none"},
 		"claimName":  {claim, "../x", "a/b"},
 		"subPath":    {"a", "..", "/a", "a/../b", "."},
 		"mountPath":  {"/data", "/data/a", "/", "/proc", "/opt/sandbox", "data", "/data/../etc"},
@@ -138,16 +138,16 @@ func TestFuzzLifecycle(t *testing.T) {
 // likes.
 func TestFuzzExecd(t *testing.T) {
 	t.Parallel()
-	document, err := lives.ExecdContract()
+	document, err := conformance.ExecdContract()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, lives.Plan{})
-	id := s.Running(t, lives.Request(baseImage, "sleep", "100000"))
+	s := start(t, conformance.Plan{})
+	id := s.Running(t, conformance.Request(baseImage, "sleep", "100000"))
 	inside := s.Enter(t, id)
 	inside.Want(t,
 		"mkdir -p /tmp/fuzz/d/e && cd /tmp/fuzz && echo one > a && echo two > 'b c' && ln -s a link && ln -s loop loop && mkfifo fifo", "")
-	endpoint := s.Endpoint(t, id, lives.DaemonPort)
+	endpoint := s.Endpoint(t, id, conformance.DaemonPort)
 	key := http.Header{}
 	for name, value := range endpoint.Headers {
 		key.Set(name, value)
@@ -188,7 +188,7 @@ func TestFuzzExecd(t *testing.T) {
 }
 
 // background starts a command and returns its id.
-func background(t *testing.T, b *lives.Box, command string) string {
+func background(t *testing.T, b *conformance.Box, command string) string {
 	t.Helper()
 	yes := true
 	response, err := b.Client.RunCommandWithResponse(t.Context(), nil,

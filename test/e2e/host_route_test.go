@@ -9,16 +9,16 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestNetworkModeHostRoute: rule 1 of "Networking rules", the endpoint format
 // http://{domain}/{sandbox_id}/{port}.
 func TestNetworkModeHostRoute(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Settings: "[docker]\nnetwork_mode = \"host\""})
+	s := start(t, conformance.Plan{Settings: "[docker]\nnetwork_mode = \"host\""})
 	port := freeHostPort(t)
-	id := lives.PortServer(t, &s.Client, port)
+	id := conformance.PortServer(t, &s.Client, port)
 
 	endpoint := s.Endpoint(t, id, port)
 	if want := fmt.Sprintf("%s/%s/%d", s.URL, id, port); endpoint.URL != want {
@@ -29,14 +29,14 @@ func TestNetworkModeHostRoute(t *testing.T) {
 	p.Ready(t)
 
 	got := p.Send(t, http.MethodPut, "/echo/a%2Fb?x=%31", strings.NewReader("body"),
-		lives.KeyHeader, lives.AdminKey)
+		conformance.KeyHeader, conformance.AdminKey)
 	for _, want := range []string{"PUT /echo/a%2Fb?x=%31\n",
 		fmt.Sprintf("Host: 127.0.0.1:%d\n", port), "X-Forwarded-Prefix: " + prefix + "\r\n"} {
 		if !strings.Contains(got.Body, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
-	if strings.Contains(got.Body, lives.AdminKey) ||
+	if strings.Contains(got.Body, conformance.AdminKey) ||
 		strings.Contains(got.Body, endpoint.Headers["X-EXECD-ACCESS-TOKEN"]) {
 		t.Errorf("a secret reached the program in the sandbox:\n%s", got)
 	}
@@ -49,23 +49,23 @@ func TestNetworkModeHostRoute(t *testing.T) {
 		t.Errorf("%s %v", got, got.Header)
 	}
 	const size = 16 << 20
-	upload := p.Send(t, http.MethodPost, "/digest", io.LimitReader(&lives.Counting{}, size))
+	upload := p.Send(t, http.MethodPost, "/digest", io.LimitReader(&conformance.Counting{}, size))
 	if want := fmt.Sprintf("%d %s <nil>", size,
-		lives.DigestOf(t, io.LimitReader(&lives.Counting{}, size))); upload.Body != want {
+		conformance.DigestOf(t, io.LimitReader(&conformance.Counting{}, size))); upload.Body != want {
 		t.Errorf("the sandbox got %s, want %s", upload, want)
 	}
-	lives.EventsInStep(t, p)
-	lives.Messages(t, p.Dial(t))
-	lives.HalfClosed(t, p)
-	lives.ExecdThroughTheService(t,
-		s.Below(t, fmt.Sprintf("/%s/%d", id, lives.DaemonPort), endpoint.Headers)).Want(t,
+	conformance.EventsInStep(t, p)
+	conformance.Messages(t, p.Dial(t))
+	conformance.HalfClosed(t, p)
+	conformance.ExecdThroughTheService(t,
+		s.Below(t, fmt.Sprintf("/%s/%d", id, conformance.DaemonPort), endpoint.Headers)).Want(t,
 		"echo inside", "inside\n")
 	// The service's way is there as well.
-	lives.Messages(t, s.Inside(t, id, port).Dial(t))
+	conformance.Messages(t, s.Inside(t, id, port).Dial(t))
 
 	for name, headers := range map[string]map[string]string{
 		"no token": nil, "a wrong token": {"X-EXECD-ACCESS-TOKEN": "guess"},
-		"the service's key alone": {lives.KeyHeader: lives.AdminKey},
+		"the service's key alone": {conformance.KeyHeader: conformance.AdminKey},
 	} {
 		got := s.Below(t, prefix, headers).Send(t, http.MethodGet, "/echo/x", nil)
 		if got.Status != http.StatusUnauthorized {
@@ -74,9 +74,9 @@ func TestNetworkModeHostRoute(t *testing.T) {
 	}
 	unknown := s.Below(t, "/11111111-2222-4333-8444-555555555555/80", endpoint.Headers).Send(t,
 		http.MethodGet, "/", nil)
-	lives.WantProblem(t, unknown, http.StatusNotFound, "SANDBOX_NOT_FOUND")
+	conformance.WantProblem(t, unknown, http.StatusNotFound, "SANDBOX_NOT_FOUND")
 	s.Pause(t, id)
-	lives.WantProblem(t, p.Send(t, http.MethodGet, "/echo/x", nil), http.StatusConflict, "CONFLICT",
+	conformance.WantProblem(t, p.Send(t, http.MethodGet, "/echo/x", nil), http.StatusConflict, "CONFLICT",
 		"Paused")
 	s.Resume(t, id)
 }

@@ -11,12 +11,12 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
-// saveEmptyImage writes the archive image.tar of an image without files into a folder, and leaves
-// the engine without it.
-func saveEmptyImage(t *testing.T, folder, name string) {
+// saveEmptyImage writes the archive image.tar of an image without files into a directory, and
+// leaves the engine without it.
+func saveEmptyImage(t *testing.T, directory, name string) {
 	t.Helper()
 	empty := filepath.Join(t.TempDir(), "empty.tar")
 	file, err := os.Create(empty)
@@ -30,22 +30,22 @@ func saveEmptyImage(t *testing.T, folder, name string) {
 		t.Fatal(err)
 	}
 	dockerCLI(t, "import", empty, name)
-	dockerCLI(t, "save", "--output", filepath.Join(folder, "image.tar"), name)
+	dockerCLI(t, "save", "--output", filepath.Join(directory, "image.tar"), name)
 	dockerCLI(t, "image", "rm", name)
 }
 
 // TestImagesOfTheEngine: an archive that was saved is loaded, listed, used, and removed.
 func TestImagesOfTheEngine(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	const name = "sandbox-e2e-images/tool:1"
-	folder := t.TempDir()
-	saveEmptyImage(t, folder, name)
-	archive, err := os.ReadFile(filepath.Join(folder, "image.tar"))
+	directory := t.TempDir()
+	saveEmptyImage(t, directory, name)
+	archive, err := os.ReadFile(filepath.Join(directory, "image.tar"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	load := func(body string) lives.Answer {
+	load := func(body string) conformance.Answer {
 		return s.Send(t, http.MethodPost, "/v1/images/load", body, "Content-Type", "application/x-tar")
 	}
 	named := func(list []lifecycle.StoredImage) int {
@@ -73,10 +73,10 @@ func TestImagesOfTheEngine(t *testing.T) {
 	if err != nil || pulled.JSON200 == nil || pulled.JSON200.ID != loaded.Items[0].ID {
 		t.Errorf("the pull gave %s, %v", pulled.Body, err)
 	}
-	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/images/prune", "{}"), 501, "NOT_IMPLEMENTED", "docker image prune")
+	conformance.WantProblem(t, s.Send(t, http.MethodPost, "/v1/images/prune", "{}"), 501, "NOT_IMPLEMENTED", "docker image prune")
 	// Docker's own tool would take it for the id.
 	short := strings.TrimPrefix(loaded.Items[0].ID, "sha256:")[:16]
-	lives.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/images/"+short, ""), 404, "IMAGE_NOT_FOUND")
+	conformance.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/images/"+short, ""), 404, "IMAGE_NOT_FOUND")
 	// In use by a container that another program made.
 	container := strings.TrimSpace(dockerCLI(t, "create", name, "/none"))
 	list = stored()
@@ -84,7 +84,7 @@ func TestImagesOfTheEngine(t *testing.T) {
 		t.Errorf("an image in use is listed as %+v", list)
 	}
 	path := "/v1/images/" + strings.ReplaceAll(name, "/", "%2F")
-	lives.WantProblem(t, s.Send(t, http.MethodDelete, path, ""), 409, "CONFLICT", name)
+	conformance.WantProblem(t, s.Send(t, http.MethodDelete, path, ""), 409, "CONFLICT", name)
 	dockerCLI(t, "rm", container)
 	if got := s.Send(t, http.MethodDelete, path, ""); got.Status != http.StatusNoContent {
 		t.Errorf("the removal gave %s", got)
@@ -92,7 +92,7 @@ func TestImagesOfTheEngine(t *testing.T) {
 	if at := named(stored()); at >= 0 {
 		t.Error("the image is still there")
 	}
-	lives.WantProblem(t, s.Send(t, http.MethodDelete, path, ""), 404, "IMAGE_NOT_FOUND", name)
+	conformance.WantProblem(t, s.Send(t, http.MethodDelete, path, ""), 404, "IMAGE_NOT_FOUND", name)
 	if got := load(string(archive)); got.Status != http.StatusOK {
 		t.Errorf("a second load gave %s", got)
 	}
@@ -103,12 +103,12 @@ func TestImagesOfTheEngine(t *testing.T) {
 	if at := named(stored()); at >= 0 {
 		t.Error("the image is still there, after a removal by id")
 	}
-	lives.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/images/%20", ""), 404, "IMAGE_NOT_FOUND")
-	lives.WantProblem(t, load("no archive"), 400, "INVALID_REQUEST_BODY", "archive")
+	conformance.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/images/%20", ""), 404, "IMAGE_NOT_FOUND")
+	conformance.WantProblem(t, load("no archive"), 400, "INVALID_REQUEST_BODY", "archive")
 	// Cut within a block: Docker takes one that is cut between two for a complete one of an older
 	// format, and keeps an image without a name.
-	lives.WantProblem(t, load(string(archive[:700])), 400, "INVALID_REQUEST_BODY", "archive")
-	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/images/pull", `{"image":{"uri":"127.0.0.1:1/no/such:image"}}`),
+	conformance.WantProblem(t, load(string(archive[:700])), 400, "INVALID_REQUEST_BODY", "archive")
+	conformance.WantProblem(t, s.Send(t, http.MethodPost, "/v1/images/pull", `{"image":{"uri":"127.0.0.1:1/no/such:image"}}`),
 		400, "IMAGE_PULL_ERROR", "connection refused")
-	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/images/prune", ""), 501, "NOT_IMPLEMENTED", "Docker Engine")
+	conformance.WantProblem(t, s.Send(t, http.MethodPost, "/v1/images/prune", ""), 501, "NOT_IMPLEMENTED", "Docker Engine")
 }

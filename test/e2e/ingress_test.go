@@ -11,13 +11,13 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 func TestIngress(t *testing.T) {
 	t.Parallel()
-	lives.Ingress(t, onDocker(openEngine(t, os.Getenv("DOCKER_HOST"))))
+	conformance.Ingress(t, onDocker(openEngine(t, os.Getenv("DOCKER_HOST"))))
 }
 
 // TestSignedEndpointEnds: a signature that has expired is refused, and what a valid one opened is
@@ -25,8 +25,8 @@ func TestIngress(t *testing.T) {
 func TestSignedEndpointEnds(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
-	s := start(t, lives.Plan{Server: "audit_log = \"" + path + "\""})
-	id := lives.PortServer(t, &s.Client, 8000)
+	s := start(t, conformance.Plan{Server: "audit_log = \"" + path + "\""})
+	id := conformance.PortServer(t, &s.Client, 8000)
 	s.Inside(t, id, 8000).Ready(t)
 	p := s.Below(t, fmt.Sprintf("/v1/sandboxes/%s/proxy/8000", id), nil)
 	sign := func(expires string) string {

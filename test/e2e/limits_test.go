@@ -17,7 +17,7 @@ import (
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -37,7 +37,7 @@ const (
 )
 
 // wantLimit reads a file of the sandbox's own control group, of version 1 or 2.
-func wantLimit(t *testing.T, inside *lives.Box, v1, v2, want string) {
+func wantLimit(t *testing.T, inside *conformance.Box, v1, v2, want string) {
 	t.Helper()
 	got := inside.Run(t,
 		fmt.Sprintf("cat /sys/fs/cgroup/%s 2>/dev/null || cat /sys/fs/cgroup/%s", v1, v2))
@@ -47,7 +47,7 @@ func wantLimit(t *testing.T, inside *lives.Box, v1, v2, want string) {
 }
 
 // status returns what the kernel says of a process in the sandbox.
-func status(t *testing.T, inside *lives.Box) map[string]string {
+func status(t *testing.T, inside *conformance.Box) map[string]string {
 	t.Helper()
 	fields := map[string]string{}
 	for line := range strings.Lines(inside.Run(t, "cat /proc/self/status").Stdout) {
@@ -57,14 +57,14 @@ func status(t *testing.T, inside *lives.Box) map[string]string {
 	return fields
 }
 
-func wantStatus(t *testing.T, inside *lives.Box, field, want string) {
+func wantStatus(t *testing.T, inside *conformance.Box, field, want string) {
 	t.Helper()
 	if got := status(t, inside)[field]; got != want {
 		t.Errorf("%s of a process in the sandbox is %q, want %q", field, got, want)
 	}
 }
 
-func wantCapabilities(t *testing.T, inside *lives.Box, kept, dropped []int) {
+func wantCapabilities(t *testing.T, inside *conformance.Box, kept, dropped []int) {
 	t.Helper()
 	text := status(t, inside)["CapBnd"]
 	set, err := strconv.ParseUint(text, 16, 64)
@@ -93,9 +93,9 @@ func TestDockerKeys(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		settings string
-		check    func(*testing.T, *lives.Box)
+		check    func(*testing.T, *conformance.Box)
 	}{
-		"defaults": {"", func(t *testing.T, inside *lives.Box) {
+		"defaults": {"", func(t *testing.T, inside *conformance.Box) {
 			wantCapabilities(t, inside, []int{capChown, capKill},
 				[]int{capAuditWrite, capMknod, capNetAdmin, capNetRaw, capSysAdmin, capSysModule,
 					capSysPtrace, capSysTime, capTTYConfig})
@@ -105,24 +105,24 @@ func TestDockerKeys(t *testing.T) {
 			wantLimit(t, inside, "cpu/cpu.cfs_quota_us", "cpu.max", "50000")
 			wantLimit(t, inside, "memory/memory.limit_in_bytes", "memory.max", "134217728")
 		}},
-		"row lifecycle/configuration/docker.drop_capabilities: in another spelling": {`drop_capabilities = ["CAP_CHOWN", "net_raw"]`, func(t *testing.T, inside *lives.Box) {
+		"row lifecycle/configuration/docker.drop_capabilities: in another spelling": {`drop_capabilities = ["CAP_CHOWN", "net_raw"]`, func(t *testing.T, inside *conformance.Box) {
 			wantCapabilities(t, inside, []int{capKill, capMknod, capAuditWrite},
 				[]int{capChown, capNetRaw})
 		}},
 		"row lifecycle/configuration/docker.drop_capabilities: ALL": {`drop_capabilities = ["ALL"]`,
-			func(t *testing.T, inside *lives.Box) {
+			func(t *testing.T, inside *conformance.Box) {
 				wantStatus(t, inside, "CapBnd", "0000000000000000")
 			}},
 		"row lifecycle/configuration/docker.drop_capabilities: none": {`drop_capabilities = []`,
-			func(t *testing.T, inside *lives.Box) {
+			func(t *testing.T, inside *conformance.Box) {
 				// the engine's own default
 				wantCapabilities(t, inside, []int{capChown, capNetRaw, capMknod},
 					[]int{capSysAdmin, capNetAdmin})
 			}},
-		"row lifecycle/configuration/docker.no_new_privileges: false":    {`no_new_privileges = false`, func(t *testing.T, inside *lives.Box) { wantStatus(t, inside, "NoNewPrivs", "0") }},
-		"row lifecycle/configuration/docker.seccomp_profile: unconfined": {`seccomp_profile = "unconfined"`, func(t *testing.T, inside *lives.Box) { wantStatus(t, inside, "Seccomp", "0") }},
+		"row lifecycle/configuration/docker.no_new_privileges: false":    {`no_new_privileges = false`, func(t *testing.T, inside *conformance.Box) { wantStatus(t, inside, "NoNewPrivs", "0") }},
+		"row lifecycle/configuration/docker.seccomp_profile: unconfined": {`seccomp_profile = "unconfined"`, func(t *testing.T, inside *conformance.Box) { wantStatus(t, inside, "Seccomp", "0") }},
 		"row lifecycle/configuration/docker.seccomp_profile: a file": {fmt.Sprintf(
-			"seccomp_profile = %q", noMkdir), func(t *testing.T, inside *lives.Box) {
+			"seccomp_profile = %q", noMkdir), func(t *testing.T, inside *conformance.Box) {
 			wantStatus(t, inside, "Seccomp", "2")
 			if got := inside.Run(t, "mkdir /tmp/refused"); got.Code == 0 ||
 				!strings.Contains(got.Stderr, "Operation not permitted") {
@@ -131,19 +131,19 @@ func TestDockerKeys(t *testing.T) {
 		}},
 		"row lifecycle/configuration/docker.pids_limit: 60": {`pids_limit = 60`,
 			func(t *testing.T,
-				inside *lives.Box) {
+				inside *conformance.Box) {
 				wantLimit(t, inside, "pids/pids.max", "pids.max", "60")
 			}},
 		"row lifecycle/configuration/docker.pids_limit: none": {`pids_limit = 0`,
 			func(t *testing.T,
-				inside *lives.Box) {
+				inside *conformance.Box) {
 				wantLimit(t, inside, "pids/pids.max", "pids.max", "max")
 			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, lives.Plan{Settings: "[docker]\n" + c.settings})
-			r := lives.Limited(idle(), "0.5", "128Mi")
+			s := start(t, conformance.Plan{Settings: "[docker]\n" + c.settings})
+			r := conformance.Limited(idle(), "0.5", "128Mi")
 			c.check(t, s.Enter(t, s.Running(t, r)))
 		})
 	}
@@ -156,14 +156,14 @@ func TestPIDsLimitEndsAForkBomb(t *testing.T) {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
 			s := start(t,
-				lives.Plan{Settings: fmt.Sprintf("[docker]\npids_limit = 60\nnetwork_mode = %q",
+				conformance.Plan{Settings: fmt.Sprintf("[docker]\npids_limit = 60\nnetwork_mode = %q",
 					network)})
 			// The bomb waits until the sandbox runs: a daemon at the limit could not even answer.
 			id := s.Running(t,
-				lives.Request(busyboxImage, "sh", "-c",
+				conformance.Request(busyboxImage, "sh", "-c",
 					"until [ -e /tmp/now ]; do sleep 0.1; done; for i in $(seq 200); do sleep 1000 & done"))
 			_, endpoint := s.sharedOrPublished(t, id)
-			lives.EnterAt(t, endpoint).RunFatal(t, "touch /tmp/now")
+			conformance.EnterAt(t, endpoint).RunFatal(t, "touch /tmp/now")
 			// The shell says that it cannot fork; a Go program that is refused a thread says that.
 			if got := s.Await(t, id, "Failed").Status.Message; !strings.Contains(got, "fork") &&
 				!strings.Contains(got, "thread") {
@@ -181,10 +181,10 @@ func refusedStart(t *testing.T, settings string) error {
 
 // refused starts a service of that instance name and data_dir, which must not start, and returns
 // why it did not.
-func refused(t *testing.T, instance, folder, settings string) error {
+func refused(t *testing.T, instance, directory, settings string) error {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "sandbox.toml")
-	text := lives.Configuration(instance, folder, runtimeSettings(), lives.Plan{Settings: settings})
+	text := conformance.Configuration(instance, directory, runtimeSettings(), conformance.Plan{Settings: settings})
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +210,7 @@ func TestProfileThatTheEngineCannotHonour(t *testing.T) {
 		if err == nil {
 			t.Fatal("no error")
 		}
-		lives.Contains(t, err.Error(), words...)
+		conformance.Contains(t, err.Error(), words...)
 	}
 	t.Run("seccomp", func(t *testing.T) {
 		profile := filepath.Join(t.TempDir(), "profile.json")
@@ -235,7 +235,7 @@ func TestProfileThatTheEngineCannotHonour(t *testing.T) {
 // TestProofOfLimits: limits work here, the log says so, and nothing of the proof is left.
 func TestProofOfLimits(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true})
+	s := start(t, conformance.Plan{Program: true})
 	lines := s.Log.With("limits tried on a throwaway container")
 	if len(lines) != 1 {
 		t.Fatalf("the log has %q", lines)

@@ -6,18 +6,18 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 // TestLogsAreBounded has a sandbox print more than the engine may keep.
 func TestLogsAreBounded(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	const lines, width = 40_000, 1000 // 40 MB
 	script := fmt.Sprintf(`yes %s | head -n %d; echo done; sleep 1000`,
 		strings.Repeat("x", width-1), lines)
-	id := s.Running(t, lives.Request(busyboxImage, "sh", "-c", script))
+	id := s.Running(t, conformance.Request(busyboxImage, "sh", "-c", script))
 	path := "/v1/sandboxes/" + id + "/logs"
 	wait.Until(t, "everything is printed",
 		func() bool { return s.Send(t, http.MethodGet, path+"?tail=1", "").Body == "done\n" })

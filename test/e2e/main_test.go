@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/runtime/docker"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 const (
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		lives.RemoveBuilt()
+		conformance.RemoveBuilt()
 		os.Exit(code)
 	}))
 }

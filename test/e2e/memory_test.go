@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -20,7 +20,7 @@ import (
 // every reader gets every change.
 func TestChangesOfLargeMetadata(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true})
+	s := start(t, conformance.Plan{Program: true})
 	request := idle()
 	request.Metadata = lifecycle.Metadata{}
 	for i := range 225 {
@@ -39,7 +39,7 @@ func TestChangesOfLargeMetadata(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.Header.Set(lives.KeyHeader, lives.AdminKey)
+		request.Header.Set(conformance.KeyHeader, conformance.AdminKey)
 		request.Header.Set("Content-Type", "application/merge-patch+json")
 		response, err := client.Do(request)
 		if err != nil {
@@ -53,7 +53,7 @@ func TestChangesOfLargeMetadata(t *testing.T) {
 	}
 	change(0)
 	before := s.memory(t, "VmRSS")
-	var readers []*lives.Stream
+	var readers []*conformance.Stream
 	for _, path := range []string{"/v1/events", "/v1/events?after=0",
 		"/v1/sandboxes/" + id + "/events", "/v1/sandboxes/" + id + "/events"} {
 		readers = append(readers, s.StreamEvents(t, path))
@@ -66,7 +66,7 @@ func TestChangesOfLargeMetadata(t *testing.T) {
 	for i, reader := range readers {
 		next := 0
 		for _, e := range reader.Until(
-			func(e lives.StreamEvent) bool {
+			func(e conformance.StreamEvent) bool {
 				return e.Metadata["count"] == strconv.Itoa(
 					changes)
 			}) {

@@ -10,7 +10,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // scraped are the samples of one scrape, by name and labels as the text has them.
@@ -18,7 +18,7 @@ type scraped map[string]float64
 
 func (s *service) scrape(t *testing.T) scraped {
 	t.Helper()
-	got := lives.Fetch(t, s.URL+"/metrics", lives.KeyHeader, lives.AdminKey)
+	got := conformance.Fetch(t, s.URL+"/metrics", conformance.KeyHeader, conformance.AdminKey)
 	if got.Status != http.StatusOK ||
 		!strings.HasPrefix(got.Header.Get("Content-Type"), "text/plain") {
 		t.Fatalf("GET /metrics: %d %s", got.Status, got.Header)
@@ -48,13 +48,13 @@ func (s *service) scrape(t *testing.T) scraped {
 // TestMetricsOfALife scrapes the service after sandboxes have lived and failed.
 func TestMetricsOfALife(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Keys: []config.Key{{Name: "scraper",
-		SHA256: lives.Digest("the-key-of-the-scraper"), Role: config.RoleViewer}}})
+	s := start(t, conformance.Plan{Keys: []config.Key{{Name: "scraper",
+		SHA256: conformance.Digest("the-key-of-the-scraper"), Role: config.RoleViewer}}})
 	before := s.scrape(t) // the service proves at its start what the engine can do
 	images := startRegistry(t, "a-password", nil)
 	missing := s.Create(t,
-		lives.Request(images.push(t, "private/scratch",
-			lives.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever"))
+		conformance.Request(images.push(t, "private/scratch",
+			conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever"))
 	s.Await(t, missing, "Failed")
 	id := s.Running(t, idle())
 	s.Endpoint(t, id, 80)
@@ -137,18 +137,18 @@ func TestMetricsOfALife(t *testing.T) {
 		want    int
 	}{
 		{nil, http.StatusUnauthorized},
-		{[]string{lives.KeyHeader, "wrong"}, http.StatusUnauthorized},
+		{[]string{conformance.KeyHeader, "wrong"}, http.StatusUnauthorized},
 		{[]string{"Authorization", "Bearer wrong"}, http.StatusUnauthorized},
-		{[]string{lives.KeyHeader, "the-key-of-the-scraper"}, http.StatusOK},
+		{[]string{conformance.KeyHeader, "the-key-of-the-scraper"}, http.StatusOK},
 		{[]string{"Authorization", "Bearer the-key-of-the-scraper"}, http.StatusOK},
 	} {
-		if got := lives.Fetch(t, s.URL+"/metrics", test.headers...); got.Status != test.want {
+		if got := conformance.Fetch(t, s.URL+"/metrics", test.headers...); got.Status != test.want {
 			t.Errorf("GET /metrics with %q: %d, want %d", test.headers, got.Status, test.want)
 		}
 	}
 	// So do the other paths.
-	if got := lives.Fetch(t, s.URL+"/v1/sandboxes", "Authorization",
-		"Bearer "+lives.AdminKey); got.Status != http.StatusOK {
+	if got := conformance.Fetch(t, s.URL+"/v1/sandboxes", "Authorization",
+		"Bearer "+conformance.AdminKey); got.Status != http.StatusOK {
 		t.Errorf("GET /v1/sandboxes with a bearer: %d", got.Status)
 	}
 }
@@ -158,18 +158,18 @@ func TestMetricsOfALife(t *testing.T) {
 func TestLogsHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	audit := t.TempDir() + "/audit.log"
-	s := start(t, lives.Plan{Server: "audit_log = \"" + audit + "\""})
-	secrets := map[string]string{"the administrator's key": lives.AdminKey}
+	s := start(t, conformance.Plan{Server: "audit_log = \"" + audit + "\""})
+	secrets := map[string]string{"the administrator's key": conformance.AdminKey}
 	secret := func(what string) string {
 		secrets[what] = "s3cr3t-" + strings.ReplaceAll(what, " ", "-")
 		return secrets[what]
 	}
 	images := startRegistry(t, secret("the registry's password"), nil)
 	image := images.push(t, "private/secrets",
-		lives.Build(t, "sandbox.internal/test/e2e/testdata/forever"))
+		conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever"))
 
 	// Pulls that fail and one that works.
-	r := lives.Request(image, "/forever")
+	r := conformance.Request(image, "/forever")
 	r.Image.Auth = &lifecycle.ImageAuth{Username: registryUser,
 		Password: secret("a wrong password")}
 	s.Await(t, s.Create(t, r), "Failed")
@@ -182,23 +182,23 @@ func TestLogsHoldNoSecret(t *testing.T) {
 	}
 	// An entrypoint that prints its environment and exits with an error: the message is the user's,
 	// the log is the operator's.
-	loud := lives.Request(busyboxImage, "sh", "-c", "env; exit 3")
+	loud := conformance.Request(busyboxImage, "sh", "-c", "env; exit 3")
 	loud.Env = map[string]string{"PASSWORD": secret("a variable that was printed")}
 	failed := s.Create(t, loud)
 	s.Await(t, failed, "Failed")
-	lives.Contains(t, s.Get(t, failed).Status.Message, secrets["a variable that was printed"])
+	conformance.Contains(t, s.Get(t, failed).Status.Message, secrets["a variable that was printed"])
 
 	// Requests that are refused, and secrets where they do not belong.
 	unauthorized := s.As(t, secret("a wrong key"))
 	unauthorized.Act(t, http.MethodGet, id, http.StatusUnauthorized)
 	unauthorized.Act(t, http.MethodDelete, id, http.StatusUnauthorized)
-	lives.Fetch(t, s.URL+"/metrics", "Authorization", "Bearer "+secret("a wrong bearer"))
+	conformance.Fetch(t, s.URL+"/metrics", "Authorization", "Bearer "+secret("a wrong bearer"))
 	for _, path := range []string{"/health?key=", "/v1/sandboxes?page=0&api_key=",
 		"/v1/sandboxes?pageSize=", "/v1/sandboxes/" + id + "?token=", "/v1/nothing/",
 		"/metrics?key="} {
-		lives.Fetch(t, s.URL+path+
+		conformance.Fetch(t, s.URL+path+
 			secret("a secret in "+strings.NewReplacer("/", "-", "?", "-", "&", "-").Replace(path)),
-			lives.KeyHeader, lives.AdminKey)
+			conformance.KeyHeader, conformance.AdminKey)
 	}
 	for _, body := range []string{
 		`{"password": "` + secret("an unknown field") + `"}`,
@@ -212,7 +212,7 @@ func TestLogsHoldNoSecret(t *testing.T) {
 	}
 	s.Delete(t, id)
 	s.Await(t, id, "Terminated")
-	metrics := lives.Fetch(t, s.URL+"/metrics", lives.KeyHeader, lives.AdminKey).Body
+	metrics := conformance.Fetch(t, s.URL+"/metrics", conformance.KeyHeader, conformance.AdminKey).Body
 	s.Halt(t)
 
 	for what, secret := range secrets {

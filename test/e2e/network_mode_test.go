@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -27,7 +27,7 @@ func (s *service) sharedEndpoint(t *testing.T,
 	if port == "" {
 		t.Fatalf("no port is written on the container of %s", id)
 	}
-	endpoint = s.Endpoint(t, id, lives.DaemonPort)
+	endpoint = s.Endpoint(t, id, conformance.DaemonPort)
 	endpoint.Endpoint = net.JoinHostPort("127.0.0.1", port) + "/proxy/44772"
 	return port, endpoint
 }
@@ -36,7 +36,7 @@ func (s *service) sharedEndpoint(t *testing.T,
 func (s *service) sharedOrPublished(t *testing.T,
 	id string) (port string, endpoint lifecycle.Endpoint) {
 	t.Helper()
-	endpoint = s.Endpoint(t, id, lives.DaemonPort)
+	endpoint = s.Endpoint(t, id, conformance.DaemonPort)
 	if strings.Contains(endpoint.Endpoint, "/proxy/") {
 		return "", endpoint
 	}
@@ -46,12 +46,12 @@ func (s *service) sharedOrPublished(t *testing.T,
 // TestNetworkModeHost: rule 1 of "Networking rules".
 func TestNetworkModeHost(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true,
+	s := start(t, conformance.Plan{Program: true,
 		Settings: "[docker]\nnetwork_mode = \"host\"\npids_limit = 60"})
 	first := idle()
 	memory := "192Mi"
 	first.ResourceLimits.Memory = &memory
-	created := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, first),
+	created := s.Send(t, http.MethodPost, "/v1/sandboxes", conformance.Encode(t, first),
 		"Idempotency-Key", "first")
 	var sandbox lifecycle.CreatedSandbox
 	if err := json.Unmarshal([]byte(created.Body), &sandbox); err != nil ||
@@ -61,10 +61,10 @@ func TestNetworkModeHost(t *testing.T) {
 	id := sandbox.ID
 	s.Await(t, id, "Running")
 	port, endpoint := s.sharedEndpoint(t, id)
-	inside := lives.EnterAt(t, endpoint)
+	inside := conformance.EnterAt(t, endpoint)
 
 	t.Run("row lifecycle/networking/rule 1: the endpoint", func(t *testing.T) {
-		for _, port := range []int{lives.DaemonPort, 8000} {
+		for _, port := range []int{conformance.DaemonPort, 8000} {
 			got, want := s.Endpoint(t, id, port), fmt.Sprintf("%s/%s/%d", s.URL, id, port)
 			if got.URL != want || "http://"+got.Endpoint != want ||
 				got.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
@@ -86,7 +86,7 @@ func TestNetworkModeHost(t *testing.T) {
 		}
 	})
 	t.Run("execd requires its token", func(t *testing.T) {
-		if got := lives.Fetch(t,
+		if got := conformance.Fetch(t,
 			"http://127.0.0.1:"+port+"/metrics"); got.Status != http.StatusUnauthorized {
 			t.Errorf("without a token: %s", got)
 		}
@@ -95,13 +95,13 @@ func TestNetworkModeHost(t *testing.T) {
 		wantLimit(t, inside, "memory/memory.limit_in_bytes", "memory.max", "201326592")
 		wantLimit(t, inside, "pids/pids.max", "pids.max", "60")
 	})
-	second := func() lives.Answer {
+	second := func() conformance.Answer {
 		return s.Send(t, http.MethodPost, "/v1/sandboxes",
-			lives.Encode(t, idle()))
+			conformance.Encode(t, idle()))
 	}
 	t.Run("row lifecycle/networking/rule 1: one sandbox at a time", func(t *testing.T) {
-		lives.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time", id)
-		again := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, first),
+		conformance.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time", id)
+		again := s.Send(t, http.MethodPost, "/v1/sandboxes", conformance.Encode(t, first),
 			"Idempotency-Key", "first")
 		if again.Status != http.StatusAccepted || !strings.Contains(again.Body, id) {
 			t.Errorf("the same request again: %s", again)
@@ -109,7 +109,7 @@ func TestNetworkModeHost(t *testing.T) {
 	})
 	t.Run("pause and resume", func(t *testing.T) {
 		s.Pause(t, id)
-		lives.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "Paused")
+		conformance.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "Paused")
 		s.Resume(t, id)
 		inside.Want(t, "echo again", "again\n")
 	})
@@ -119,8 +119,8 @@ func TestNetworkModeHost(t *testing.T) {
 			s.Boot(t)
 			s.Await(t, id, "Running")
 			_, endpoint := s.sharedEndpoint(t, id)
-			lives.EnterAt(t, endpoint).Want(t, "echo found", "found\n")
-			lives.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time")
+			conformance.EnterAt(t, endpoint).Want(t, "echo found", "found\n")
+			conformance.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time")
 		}
 	})
 	t.Run("after a deletion the next one is accepted", func(t *testing.T) {
@@ -128,12 +128,12 @@ func TestNetworkModeHost(t *testing.T) {
 		s.Await(t, id, "Terminated")
 		next := s.Running(t, idle())
 		_, endpoint := s.sharedEndpoint(t, next)
-		lives.EnterAt(t, endpoint).Want(t, "echo next", "next\n")
+		conformance.EnterAt(t, endpoint).Want(t, "echo next", "next\n")
 	})
 	t.Run("row lifecycle/networking/rule 3: host mode", func(t *testing.T) {
 		got := s.Send(t, http.MethodPost, "/v1/sandboxes",
 			s.Body(t, map[string]any{"networkPolicy": map[string]any{"defaultAction": "deny"}}))
-		lives.WantProblem(t, got, http.StatusBadRequest, "INVALID_REQUEST_BODY",
+		conformance.WantProblem(t, got, http.StatusBadRequest, "INVALID_REQUEST_BODY",
 			"a network policy requires bridge mode and egress image configuration")
 	})
 }
@@ -143,9 +143,9 @@ func TestNetworkModeHostOnTwoServices(t *testing.T) {
 	t.Parallel()
 	ports := map[string]bool{}
 	for range 2 {
-		s := start(t, lives.Plan{Settings: "[docker]\nnetwork_mode = \"host\""})
+		s := start(t, conformance.Plan{Settings: "[docker]\nnetwork_mode = \"host\""})
 		port, endpoint := s.sharedEndpoint(t, s.Running(t, idle()))
-		lives.EnterAt(t, endpoint).Want(t, "echo here", "here\n")
+		conformance.EnterAt(t, endpoint).Want(t, "echo here", "here\n")
 		ports[port] = true
 	}
 	if len(ports) != 2 {
@@ -158,23 +158,23 @@ func TestNetworkModeBridge(t *testing.T) {
 	t.Parallel()
 	// 127.0.0.2 is this machine, and an address that no client has asked for.
 	s := start(t,
-		lives.Plan{Settings: "[docker]\nnetwork_mode = \"bridge\"\nhost_ip = \"127.0.0.2\""})
+		conformance.Plan{Settings: "[docker]\nnetwork_mode = \"bridge\"\nhost_ip = \"127.0.0.2\""})
 	t.Run("row lifecycle/networking/rule 2", func(t *testing.T) { testSamePortTwice(t, s) })
 }
 
 func testSamePortTwice(t *testing.T, s *service) {
 	texts := []string{"one", "two"}
-	lives.Concurrently(texts, func(text string) {
+	conformance.Concurrently(texts, func(text string) {
 		script := fmt.Sprintf(
 			"echo %s > /srv/index.html; cd /srv; exec python3 -m http.server 8000", text)
-		id := s.Running(t, lives.Request(baseImage, "sh", "-c", script))
+		id := s.Running(t, conformance.Request(baseImage, "sh", "-c", script))
 		endpoint := s.Endpoint(t, id, 8000)
 		if !strings.HasPrefix(endpoint.Endpoint, "127.0.0.2:") ||
 			!strings.HasSuffix(endpoint.Endpoint, "/proxy/8000") {
 			t.Errorf("the endpoint is %s", endpoint.Endpoint)
 		}
 		wait.Until(t, "the server inside answers", func() bool {
-			got := lives.Fetch(t, endpoint.URL+"/index.html", "X-EXECD-ACCESS-TOKEN",
+			got := conformance.Fetch(t, endpoint.URL+"/index.html", "X-EXECD-ACCESS-TOKEN",
 				endpoint.Headers["X-EXECD-ACCESS-TOKEN"])
 			if got.Status == http.StatusOK && got.Body != text+"\n" {
 				t.Errorf("port 8000 of sandbox %s says %q", text, got.Body)

@@ -15,21 +15,21 @@ import (
 
 	"github.com/google/uuid"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 // page is a page of the documentation whose shell blocks run.
 type page struct {
 	file    string
-	plan    lives.Plan
+	plan    conformance.Plan
 	image   string // of a sandbox whose id is in $ID; empty when the page makes its own
 	expects string // what the blocks have to print
 	changes []change
-	prepare func(t *testing.T, s *service, folder string)
-	// prove holds what the blocks left in the folder; nil where it is enough that they print what
-	// is expected.
-	prove    func(t *testing.T, folder string)
+	prepare func(t *testing.T, s *service, directory string)
+	// prove holds what the blocks left in the directory; nil where it is enough that they print
+	// what is expected.
+	prove    func(t *testing.T, directory string)
 	patience time.Duration // for all blocks; 0 is twice wait.Patience()
 }
 
@@ -104,7 +104,7 @@ func TestPages(t *testing.T) {
 				"make run made that file, not the test"},
 			{readmeMake, "", "these are the commands that run this test"},
 		}},
-		{file: "docs/lifecycle.md", plan: lives.Plan{Settings: egress},
+		{file: "docs/lifecycle.md", plan: conformance.Plan{Settings: egress},
 			expects: "Directory listing", changes: []change{
 				{pageServer, "$SERVICE", elsewhere},
 				{"python:3.12", baseImage, "there is no registry"},
@@ -112,9 +112,9 @@ func TestPages(t *testing.T) {
 				{"# 204, then Terminated", "; ID=$(running)",
 					"the page goes on with a sandbox that has not ended"},
 				{"call -N $PORT/events ", "#",
-					"the page's sandbox serves files; TestLives has streams through the service"},
+					"the page's sandbox serves files; TestConformance has streams through the service"},
 				{"call $PORT/upload ", "#",
-					"the page's sandbox serves files; TestLives has bodies through the service"},
+					"the page's sandbox serves files; TestConformance has bodies through the service"},
 			}},
 		{file: "docs/execd.md", image: "sandbox/python:dev", expects: "execution_complete",
 			changes: []change{
@@ -123,7 +123,7 @@ func TestPages(t *testing.T) {
 				{"jupyter-server --ServerApp", "# ",
 					"test/e2e/cells starts one like this on this machine and runs every language on it"},
 				{"websocat -b", "# ",
-					"it is in no package source of Debian; TestLives attaches to terminals"},
+					"it is in no package source of Debian; TestConformance attaches to terminals"},
 			}},
 		{file: "docs/ingress.md", image: busyboxImage, expects: `"signature"`, changes: []change{
 			{pageServer, "$SERVICE", elsewhere},
@@ -138,18 +138,18 @@ func TestPages(t *testing.T) {
 			{"127.0.0.1:8081", "127.0.0.1:0", "the port may be taken"},
 			{"bin/sandbox-ingress",
 				"serving bin/sandbox-ingress --listen 127.0.0.1:0 --admin 127.0.0.1:0", serves},
-		}, prepare: func(t *testing.T, s *service, folder string) {
-			key, err := os.ReadFile(filepath.Join(s.Folder, "signing.key"))
+		}, prepare: func(t *testing.T, s *service, directory string) {
+			key, err := os.ReadFile(filepath.Join(s.Directory, "signing.key"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			lives.Write(t, folder, "signing.key", string(key))
-			lives.Write(t, folder, "ingress.key", lives.AdminKey)
-			_, after, _ := strings.Cut(lives.ReadPage(t, "docs/ingress.md"), "\n```toml\n")
+			conformance.Write(t, directory, "signing.key", string(key))
+			conformance.Write(t, directory, "ingress.key", conformance.AdminKey)
+			_, after, _ := strings.Cut(conformance.ReadPage(t, "docs/ingress.md"), "\n```toml\n")
 			routes, _, _ := strings.Cut(after, "\n```")
-			lives.Write(t, folder, "routes.toml", routes)
+			conformance.Write(t, directory, "routes.toml", routes)
 		}},
-		{file: "docs/network.md", plan: lives.Plan{Settings: egress}, image: busyboxImage,
+		{file: "docs/network.md", plan: conformance.Plan{Settings: egress}, image: busyboxImage,
 			expects: `"defaultAction"`, changes: []change{
 				{pageServer, "$SERVICE", elsewhere},
 				{pageID, "$SANDBOX", anyID},
@@ -169,23 +169,23 @@ func TestPages(t *testing.T) {
 		}},
 		{file: "docs/runbook.md", image: busyboxImage, expects: `"CONTAINER_RUNNING"`,
 			// A receiver that is not there.
-			plan: lives.Plan{Program: true, Settings: "[[webhooks]]\nurl = \"http://127.0.0.1:1/\"\nallow_private = true\n" +
+			plan: conformance.Plan{Program: true, Settings: "[[webhooks]]\nurl = \"http://127.0.0.1:1/\"\nallow_private = true\n" +
 				"secret = \"whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\"\n"},
 			changes: []change{
 				{pageServer, "$SERVICE", elsewhere},
 				{pageID, "$SANDBOX", anyID},
 			}},
 		{file: "docs/security.md",
-			plan: lives.Plan{Program: true, Server: "audit_log = \"AUDIT\"\n"}, expects: "OK, ",
+			plan: conformance.Plan{Program: true, Server: "audit_log = \"AUDIT\"\n"}, expects: "OK, ",
 			changes: []change{
 				{"9d02…", "$(tail -n 1 audit.log | jq -r .hash)", "another log has other hashes"},
 			}, prepare: rotateAudit},
 		{file: "docs/monitoring.md",
-			plan:    lives.Plan{Program: true, Server: fmt.Sprintf("debug_address = %q\n", debug)},
+			plan:    conformance.Plan{Program: true, Server: fmt.Sprintf("debug_address = %q\n", debug)},
 			expects: "goroutine 1 [", changes: []change{
 				{"127.0.0.1:6060", debug, elsewhere},
 			}},
-		{file: "docs/clients.md", patience: lives.Building, changes: []change{
+		{file: "docs/clients.md", patience: conformance.Building, changes: []change{
 			{clientPackages, "",
 				"scripts/node.sh has installed them, from the lock file of the client that the page names"},
 		}, prepare: prepareClients, prove: proveClients},
@@ -201,13 +201,13 @@ const (
 	clientPackages = "npm install --save-dev openapi-typescript@7.13.0\n"
 )
 
-// run starts a service and runs the blocks in a folder that has what the page takes for granted.
+// run starts a service and runs the blocks in a directory that has what the page takes for granted.
 func (p page) run(t *testing.T) {
-	folder := t.TempDir()
-	p.plan.Server = strings.ReplaceAll(p.plan.Server, "AUDIT", filepath.Join(folder, "audit.log"))
+	directory := t.TempDir()
+	p.plan.Server = strings.ReplaceAll(p.plan.Server, "AUDIT", filepath.Join(directory, "audit.log"))
 	s := start(t, p.plan)
 	var blocks strings.Builder
-	for _, rest := range strings.Split(lives.ReadPage(t, p.file), "\n```sh\n")[1:] {
+	for _, rest := range strings.Split(conformance.ReadPage(t, p.file), "\n```sh\n")[1:] {
 		block, _, _ := strings.Cut(rest, "\n```")
 		blocks.WriteString(block + "\n")
 	}
@@ -226,28 +226,28 @@ func (p page) run(t *testing.T) {
 		if !strings.Contains(script, name) {
 			continue
 		}
-		program := lives.Build(t, "sandbox.internal/server/cmd/"+name)
+		program := conformance.Build(t, "sandbox.internal/server/cmd/"+name)
 		programs = append(programs, filepath.Dir(program))
-		if err := os.Symlink(filepath.Dir(program), filepath.Join(folder, "bin")); err != nil &&
+		if err := os.Symlink(filepath.Dir(program), filepath.Join(directory, "bin")); err != nil &&
 			!os.IsExist(err) {
 			t.Fatal(err)
 		}
 	}
-	lives.Write(t, folder, "create.json", `{"image":{"uri":"`+baseImage+`"},"timeout":600,"resourceLimits":{"cpu":"500m","memory":"512Mi"},
+	conformance.Write(t, directory, "create.json", `{"image":{"uri":"`+baseImage+`"},"timeout":600,"resourceLimits":{"cpu":"500m","memory":"512Mi"},
 		"entrypoint":["python3","-m","http.server","8000"],"metadata":{"name":"demo"}}`)
-	lives.Write(t, folder, "a.csv", strings.Repeat("hello;there\n", 50))
+	conformance.Write(t, directory, "a.csv", strings.Repeat("hello;there\n", 50))
 	environment := append(os.Environ(),
 		"PATH="+strings.Join(append(programs, os.Getenv("PATH")), ":"),
 		"GOFLAGS=", "GOWORK=off", // the test's own are not for modules of others
-		"SERVICE="+s.URL, "SERVICE_API_KEY="+lives.AdminKey, "SANDBOX_CONFIG_PATH="+s.File,
-		"PPROF_TMPDIR="+folder)
+		"SERVICE="+s.URL, "SERVICE_API_KEY="+conformance.AdminKey, "SANDBOX_CONFIG_PATH="+s.File,
+		"PPROF_TMPDIR="+directory)
 	if p.image != "" {
-		request := lives.Request(p.image, "sleep", "10000")
+		request := conformance.Request(p.image, "sleep", "10000")
 		request.Timeout = 7200
 		environment = append(environment, "SANDBOX="+s.Running(t, request))
 	}
 	if p.prepare != nil {
-		p.prepare(t, s, folder)
+		p.prepare(t, s, directory)
 	}
 	patience := p.patience
 	if patience == 0 {
@@ -255,33 +255,33 @@ func (p page) run(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	lives.Write(t, folder, "page.sh", preamble+script)
+	conformance.Write(t, directory, "page.sh", preamble+script)
 	shell := exec.CommandContext(ctx, "bash", "page.sh")
-	shell.Dir, shell.Env, shell.WaitDelay = folder, environment, time.Second
+	shell.Dir, shell.Env, shell.WaitDelay = directory, environment, time.Second
 	output, err := shell.CombinedOutput()
 	if err != nil || !strings.Contains(string(output), p.expects) {
 		t.Errorf("%v, or there is no %q in\n%s", err, p.expects, output)
 	} else if p.prove != nil {
-		p.prove(t, folder)
+		p.prove(t, directory)
 	}
 }
 
-// prepareClients makes the folder a Go module with the contracts, and with the packages that the
+// prepareClients makes the directory a Go module with the contracts, and with the packages that the
 // page asks npm for.
-func prepareClients(t *testing.T, _ *service, folder string) {
+func prepareClients(t *testing.T, _ *service, directory string) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, target := range map[string]string{
-		"node_modules": lives.NodePackages(t, "clients/typescript"),
+		"node_modules": conformance.NodePackages(t, "clients/typescript"),
 		"openapi":      filepath.Join(root, "openapi"),
 	} {
-		if err := os.Symlink(target, filepath.Join(folder, name)); err != nil {
+		if err := os.Symlink(target, filepath.Join(directory, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	packages := lives.ReadPage(t, "clients/typescript/package.json")
+	packages := conformance.ReadPage(t, "clients/typescript/package.json")
 	for _, match := range regexp.MustCompile(`([a-z-]+)@([0-9.]+)`).FindAllStringSubmatch(
 		clientPackages, -1) {
 		if !strings.Contains(packages, fmt.Sprintf("%q: %q", match[1], match[2])) {
@@ -289,19 +289,19 @@ func prepareClients(t *testing.T, _ *service, folder string) {
 				match[0])
 		}
 	}
-	lives.Write(t, folder, "go.mod", "module client\n\ngo 1.26.0\n")
+	conformance.Write(t, directory, "go.mod", "module client\n\ngo 1.26.0\n")
 }
 
 // proveClients compiles what ogen made, and looks for an operation in what the others made. Their
 // clients are compiled with this repository.
-func proveClients(t *testing.T, folder string) {
+func proveClients(t *testing.T, directory string) {
 	// of packages it only compiles
-	lives.Tool(t, folder, nil, "go", "install", "-trimpath", "./lifecycle", "./execd")
+	conformance.Tool(t, directory, nil, "go", "install", "-trimpath", "./lifecycle", "./execd")
 	for file, operation := range map[string]string{
 		"lifecycle.ts": "listSandboxes", "execd.ts": "runCommand", "lifecycle.go": "ListSandboxes(",
 		"execd.go": "RunCommand(",
 	} {
-		content, err := os.ReadFile(filepath.Join(folder, file))
+		content, err := os.ReadFile(filepath.Join(directory, file))
 		if err != nil || !strings.Contains(string(content), operation) {
 			t.Errorf("%s has no %s: %v", file, operation, err)
 		}
@@ -309,8 +309,8 @@ func proveClients(t *testing.T, folder string) {
 }
 
 // rotateAudit does what the page asks for, so that there is an earlier file of the audit log.
-func rotateAudit(t *testing.T, s *service, folder string) {
-	file := filepath.Join(folder, "audit.log")
+func rotateAudit(t *testing.T, s *service, directory string) {
+	file := filepath.Join(directory, "audit.log")
 	if err := os.Rename(file, file+".1"); err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/execd"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -19,8 +19,8 @@ const forkBomb = `bomb() { bomb & bomb & wait; }; bomb`
 // by that, and what cannot be done must say so.
 func TestForkBomb(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Settings: "[docker]\npids_limit = 64\n"})
-	id := s.Running(t, lives.Limited(lives.Request(baseImage, "sleep", "1000"), "1", "256Mi"))
+	s := start(t, conformance.Plan{Settings: "[docker]\npids_limit = 64\n"})
+	id := s.Running(t, conformance.Limited(conformance.Request(baseImage, "sleep", "1000"), "1", "256Mi"))
 	inside := s.Enter(t, id)
 	// A process is the same as before if its id and its start are. The first one is process 1, the
 	// second the daemon.
@@ -44,7 +44,7 @@ func TestForkBomb(t *testing.T) {
 		case err != nil:
 			t.Errorf("the daemon is gone: %v", err)
 		case response.StatusCode() == http.StatusServiceUnavailable:
-			lives.Contains(t, string(response.Body), "SERVICE_UNAVAILABLE", "processes")
+			conformance.Contains(t, string(response.Body), "SERVICE_UNAVAILABLE", "processes")
 			return true
 		case response.StatusCode() != http.StatusOK: // a process had just ended
 			t.Errorf("%s: %s", response.Status(), response.Body)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // between stands between the outputs of commands that are replayed.
@@ -23,16 +23,16 @@ var cell = regexp.MustCompile("… +")
 // each command prints with what the page shows. An ellipsis of the page stands for any text.
 func TestQuickstart(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	program := lives.Build(t, "sandbox.internal/clients/cmd/sandbox")
-	folder := t.TempDir()
-	lives.Write(t, folder, "api.key", lives.AdminKey+"\n")
-	if err := os.Symlink(filepath.Dir(program), filepath.Join(folder, "bin")); err != nil {
+	s := start(t, conformance.Plan{})
+	program := conformance.Build(t, "sandbox.internal/clients/cmd/sandbox")
+	directory := t.TempDir()
+	conformance.Write(t, directory, "api.key", conformance.AdminKey+"\n")
+	if err := os.Symlink(filepath.Dir(program), filepath.Join(directory, "bin")); err != nil {
 		t.Fatal(err)
 	}
 	elsewhere := strings.NewReplacer(pageServer, s.URL, "~/.local/state/sandbox-run/", "")
 	var commands, outputs []string
-	for _, rest := range strings.Split(lives.ReadPage(t, "docs/quickstart.md"), "\n```console\n")[1:] {
+	for _, rest := range strings.Split(conformance.ReadPage(t, "docs/quickstart.md"), "\n```console\n")[1:] {
 		block, _, _ := strings.Cut(rest, "\n```")
 		for line := range strings.Lines(block + "\n") {
 			if command, ok := strings.CutPrefix(line, "$ "); ok {
@@ -50,7 +50,7 @@ func TestQuickstart(t *testing.T) {
 		fmt.Fprintf(&script, "%sprintf '\\x1e'\n", command)
 	}
 	shell := exec.CommandContext(t.Context(), "bash", "-c", script.String())
-	shell.Dir = folder
+	shell.Dir = directory
 	printed, err := shell.CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, printed)

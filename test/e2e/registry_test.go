@@ -16,7 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -36,7 +36,7 @@ func dockerCLI(t *testing.T, args ...string) string {
 
 // private asks for an image with a password.
 func private(image, password string) lifecycle.CreateSandboxRequest {
-	r := lives.Request(image, "/forever")
+	r := conformance.Request(image, "/forever")
 	r.Image.Auth = &lifecycle.ImageAuth{Username: registryUser, Password: password}
 	return r
 }
@@ -45,17 +45,17 @@ func private(image, password string) lifecycle.CreateSandboxRequest {
 // nothing else, and looks for the password everywhere.
 func TestScratchImageInAPrivateRegistry(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true})
+	s := start(t, conformance.Plan{Program: true})
 	password := "secret-" + uuid.NewString()
 	images, open := startSlowRegistry(t, password)
 	image := images.push(t, "private/scratch",
-		lives.Build(t, "sandbox.internal/test/e2e/testdata/forever"))
+		conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever"))
 	noTrace := func(when string) {
 		t.Helper()
 		for _, line := range s.Log.With(password) {
 			t.Errorf("%s the log has the password: %s", when, line)
 		}
-		checkNoFileWith(t, s.Folder, password)
+		checkNoFileWith(t, s.Directory, password)
 		for _, container := range s.containers(t) {
 			if strings.Contains(dockerCLI(t, "inspect", container.ID), password) {
 				t.Errorf("%s container %s shows the password", when, container.Name)
@@ -89,16 +89,16 @@ func TestScratchImageInAPrivateRegistry(t *testing.T) {
 	first := s.Create(t, private(image, password))
 	wait.Until(t, "the pull has begun",
 		func() bool { blobs, _ := images.fetches(); return blobs > 0 })
-	refused := s.Await(t, s.Create(t, lives.Request(image, "/forever")), "Failed").Status
+	refused := s.Await(t, s.Create(t, conformance.Request(image, "/forever")), "Failed").Status
 	if refused.Reason != "IMAGE_PULL_ERROR" {
 		t.Errorf("without a password the reason is %s", refused.Reason)
 	}
-	lives.Contains(t, refused.Message, "no basic auth credentials")
+	conformance.Contains(t, refused.Message, "no basic auth credentials")
 	refused = s.Await(t, s.Create(t, private(image, "wrong-"+password)), "Failed").Status
 	if refused.Reason != "IMAGE_PULL_ERROR" || strings.Contains(refused.Message, password) {
 		t.Errorf("with a wrong password: %s: %s", refused.Reason, refused.Message)
 	}
-	lives.Contains(t, refused.Message, "unauthorized")
+	conformance.Contains(t, refused.Message, "unauthorized")
 	noTrace("during the pull")
 
 	open()
@@ -112,9 +112,9 @@ func TestScratchImageInAPrivateRegistry(t *testing.T) {
 		"commands\nwithout\na\nshell\n")
 
 	// An image that the engine has is used as it is, for every client.
-	s.Running(t, lives.Request(image, "/forever"))
+	s.Running(t, conformance.Request(image, "/forever"))
 	// One without a program that waits has the idle entrypoint of every sandbox.
-	s.Running(t, lives.Request(image, "/opt/sandbox/execd-init", "idle"))
+	s.Running(t, conformance.Request(image, "/opt/sandbox/execd-init", "idle"))
 
 	s.Delete(t, first)
 	if got := s.Await(t, first, "Terminated").Status; got.Reason != "USER_DELETE" {
@@ -126,10 +126,10 @@ func TestScratchImageInAPrivateRegistry(t *testing.T) {
 	noTrace("after a new start")
 }
 
-func checkNoFileWith(t *testing.T, folder, secret string) {
+func checkNoFileWith(t *testing.T, directory, secret string) {
 	t.Helper()
 	files := 0
-	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -141,17 +141,17 @@ func checkNoFileWith(t *testing.T, folder, secret string) {
 		return err
 	})
 	if err != nil || files == 0 {
-		t.Errorf("looked at %d files of %s: %v", files, folder, err)
+		t.Errorf("looked at %d files of %s: %v", files, directory, err)
 	}
 }
 
 // TestImagePullError has the registry's own words in the message.
 func TestImagePullError(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	public := startRegistry(t, "", nil)
 	image := public.push(t, "public/scratch",
-		lives.Build(t, "sandbox.internal/test/e2e/testdata/forever"))
+		conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever"))
 	for name, c := range map[string]struct {
 		image string
 		says  string
@@ -165,24 +165,24 @@ func TestImagePullError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			id := s.Create(t, lives.Request(c.image, "/forever"))
+			id := s.Create(t, conformance.Request(c.image, "/forever"))
 			status := s.Await(t, id, "Failed").Status
 			if status.Reason != "IMAGE_PULL_ERROR" {
 				t.Errorf("the reason is %s", status.Reason)
 			}
-			lives.Contains(t, status.Message, c.image, c.says)
+			conformance.Contains(t, status.Message, c.image, c.says)
 		})
 	}
-	s.Running(t, lives.Request(image, "/forever"))
+	s.Running(t, conformance.Request(image, "/forever"))
 }
 
 // TestPullProgress reads a sandbox while its image arrives slowly.
 func TestPullProgress(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	images, open := startSlowRegistry(t, "")
-	image := images.push(t, "slow/scratch", lives.Build(t, "sandbox.internal/test/e2e/testdata/forever"))
-	id := s.Create(t, lives.Request(image, "/forever"))
+	image := images.push(t, "slow/scratch", conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever"))
+	id := s.Create(t, conformance.Request(image, "/forever"))
 
 	amount := regexp.MustCompile(
 		`^pulling .*slow/scratch:latest: 0 of 1 layers, [1-9][0-9.]*[kM]B of [1-9][0-9.]*MB$`)
@@ -202,7 +202,7 @@ func TestPullProgress(t *testing.T) {
 		return len(messages) > 1
 	})
 	got := s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/80", "")
-	lives.WantProblem(t, got, 409, "CONFLICT", "Pending", "does not answer yet")
+	conformance.WantProblem(t, got, 409, "CONFLICT", "Pending", "does not answer yet")
 	if after := got.Header.Get("Retry-After"); after != "1" {
 		t.Errorf("Retry-After is %q", after)
 	}
@@ -214,10 +214,10 @@ func TestPullProgress(t *testing.T) {
 // them, while it comes.
 func TestPullOnce(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	images, open := startSlowRegistry(t, "")
-	r := lives.Request(images.push(t, "once/scratch",
-		lives.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever")
+	r := conformance.Request(images.push(t, "once/scratch",
+		conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever")
 	first := s.Create(t, r)
 	wait.Until(t, "the pull has begun",
 		func() bool { blobs, _ := images.fetches(); return blobs > 0 })
@@ -252,10 +252,10 @@ func TestPullOnce(t *testing.T) {
 // create begins a new one.
 func TestPullAbandoned(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	images, open := startSlowRegistry(t, "")
-	r := lives.Request(images.push(t, "abandoned/scratch",
-		lives.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever")
+	r := conformance.Request(images.push(t, "abandoned/scratch",
+		conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever")
 	waiting := []string{s.Create(t, r), s.Create(t, r)}
 	wait.Until(t, "the layer comes",
 		func() bool { blobs, _ := images.fetches(); return blobs > 0 })

@@ -4,14 +4,14 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestResourcesThatTheHostDoesNotHave fail clearly, and are not ignored. No machine has so many
 // GPUs.
 func TestResourcesThatTheHostDoesNotHave(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	gpus, cpus, memory := "4096", "99", "1024Ti"
 	for field, c := range map[string]struct {
 		limits   lifecycle.ResourceLimits
@@ -27,6 +27,6 @@ func TestResourcesThatTheHostDoesNotHave(t *testing.T) {
 		if status.Reason != "RESOURCE_LIMIT_EXCEEDED" {
 			t.Errorf("%s: the reason is %s", field, status.Reason)
 		}
-		lives.Contains(t, status.Message, "resourceLimits."+field, c.quantity)
+		conformance.Contains(t, status.Message, "resourceLimits."+field, c.quantity)
 	}
 }

@@ -3,7 +3,7 @@ package e2e_test
 import (
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -11,9 +11,9 @@ import (
 // running.
 func TestRestartRecordsWhatHappened(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	exits := s.Running(t,
-		lives.Request(busyboxImage, "sh", "-c",
+		conformance.Request(busyboxImage, "sh", "-c",
 			"until [ -e /tmp/end ]; do sleep 0.05; done; exit 5"))
 	inside := s.Enter(t, exits)
 	removed, thawed := s.Running(t, idle()), s.Running(t, idle())

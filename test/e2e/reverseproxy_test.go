@@ -24,8 +24,8 @@ import (
 	"time"
 
 	sandbox "sandbox.internal/clients/go"
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 	"sandbox.internal/test/loopback"
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
@@ -36,19 +36,19 @@ import (
 // while there is output, bodies without a bound, WebSockets, and links that begin with https.
 func TestReverseProxies(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	for name, begin := range map[string]func(t *testing.T, service, folder, address string) *exec.Cmd{
+	s := start(t, conformance.Plan{})
+	for name, begin := range map[string]func(t *testing.T, service, directory, address string) *exec.Cmd{
 		"nginx": nginx, "caddy": caddy,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // the other tests may take longer than a sandbox lives
 			id := s.Running(t, idle())
-			folder := t.TempDir()
+			directory := t.TempDir()
 			address := fmt.Sprintf("127.0.0.1:%d", loopback.Port(t))
-			trusted := certificate(t, folder)
-			proxy := begin(t, s.URL, folder, address)
+			trusted := certificate(t, directory)
+			proxy := begin(t, s.URL, directory, address)
 			var printed bytes.Buffer
-			proxy.Stdout, proxy.Stderr, proxy.Dir = &printed, &printed, folder
+			proxy.Stdout, proxy.Stderr, proxy.Dir = &printed, &printed, directory
 			if err := proxy.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -87,7 +87,7 @@ func through(t *testing.T, web *http.Client, url, id string) {
 	if got := status("/metrics"); got != http.StatusNotFound {
 		t.Errorf("/metrics through the proxy: status %d", got)
 	}
-	client, err := sandbox.New(&sandbox.Options{URL: url, Key: lives.AdminKey, HTTPClient: web})
+	client, err := sandbox.New(&sandbox.Options{URL: url, Key: conformance.AdminKey, HTTPClient: web})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ func terminalOf(t *testing.T, ctx context.Context, box *sandbox.Sandbox) {
 }
 
 // certificate writes sandboxes.pem and sandboxes.key for 127.0.0.1, and returns what trusts them.
-func certificate(t *testing.T, folder string) *x509.CertPool {
+func certificate(t *testing.T, directory string) *x509.CertPool {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -210,8 +210,8 @@ func certificate(t *testing.T, folder string) *x509.CertPool {
 		t.Fatal(err)
 	}
 	encoded := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed}))
-	lives.Write(t, folder, "sandboxes.pem", encoded)
-	lives.Write(t, folder, "sandboxes.key",
+	conformance.Write(t, directory, "sandboxes.pem", encoded)
+	conformance.Write(t, directory, "sandboxes.key",
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM([]byte(encoded))
@@ -219,39 +219,39 @@ func certificate(t *testing.T, folder string) *x509.CertPool {
 }
 
 // nginx returns the command of an nginx with the page's configuration.
-func nginx(t *testing.T, service, folder, address string) *exec.Cmd {
+func nginx(t *testing.T, service, directory, address string) *exec.Cmd {
 	site := replace(t, block(t, "nginx"), [][2]string{
 		{"listen 443 ", "listen " + address + " "},
-		{"/etc/ssl/", folder + "/"},
+		{"/etc/ssl/", directory + "/"},
 		{"http://127.0.0.1:8080", service},
 	})
-	lives.Write(t, folder, "nginx.conf", fmt.Sprintf(`daemon off; worker_processes 1; pid %[1]s/pid;
+	conformance.Write(t, directory, "nginx.conf", fmt.Sprintf(`daemon off; worker_processes 1; pid %[1]s/pid;
 error_log stderr; events {}
 http { access_log off; client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy;
 fastcgi_temp_path %[1]s/fastcgi; uwsgi_temp_path %[1]s/uwsgi; scgi_temp_path %[1]s/scgi;
 %[2]s}
-`, folder, site))
+`, directory, site))
 	return exec.Command(reverseProxy(t, "usr/sbin/nginx"),
-		"-e", "stderr", "-p", folder, "-c", folder+"/nginx.conf", "-g", "user root;")
+		"-e", "stderr", "-p", directory, "-c", directory+"/nginx.conf", "-g", "user root;")
 }
 
 // caddy returns the command of a Caddy with the page's configuration.
-func caddy(t *testing.T, service, folder, address string) *exec.Cmd {
+func caddy(t *testing.T, service, directory, address string) *exec.Cmd {
 	site := replace(t, block(t, "caddy"), [][2]string{
 		{"sandboxes.example.com {", fmt.Sprintf("https://%s {\n\ttls %[2]s/sandboxes.pem %[2]s/sandboxes.key",
-			address, folder)},
+			address, directory)},
 		{"127.0.0.1:8080", strings.TrimPrefix(service, "http://")},
 	})
-	lives.Write(t, folder, "Caddyfile", "{\n\tadmin off\n\tauto_https disable_redirects\n}\n"+site)
-	command := exec.Command(reverseProxy(t, "usr/bin/caddy"), "run", "--config", folder+"/Caddyfile",
+	conformance.Write(t, directory, "Caddyfile", "{\n\tadmin off\n\tauto_https disable_redirects\n}\n"+site)
+	command := exec.Command(reverseProxy(t, "usr/bin/caddy"), "run", "--config", directory+"/Caddyfile",
 		"--adapter", "caddyfile")
-	command.Env = append(os.Environ(), "HOME="+folder, "XDG_DATA_HOME="+folder, "XDG_CONFIG_HOME="+folder)
+	command.Env = append(os.Environ(), "HOME="+directory, "XDG_DATA_HOME="+directory, "XDG_CONFIG_HOME="+directory)
 	return command
 }
 
 // block returns the one block of docs/operate.md in that language.
 func block(t *testing.T, language string) string {
-	_, after, found := strings.Cut(lives.ReadPage(t, "docs/operate.md"), "\n```"+language+"\n")
+	_, after, found := strings.Cut(conformance.ReadPage(t, "docs/operate.md"), "\n```"+language+"\n")
 	content, _, ended := strings.Cut(after, "\n```")
 	if !found || !ended {
 		t.Fatalf("docs/operate.md has no block in %s", language)
@@ -272,7 +272,7 @@ func replace(t *testing.T, text string, changes [][2]string) string {
 
 // reverseProxy returns the path of a program that scripts/reverse_proxies.sh has put there.
 func reverseProxy(t *testing.T, name string) string {
-	path := filepath.Join(filepath.Dir(onlocal.Archives()), "reverse-proxies", name)
+	path := filepath.Join(filepath.Dir(localengine.Archives()), "reverse-proxies", name)
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: scripts/reverse_proxies.sh makes it", err)
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestRowsOfConfiguration follows the document's table row by row, as the tests of
-// test/e2e/lives/rows*.go do with the others.
+// test/e2e/conformance/rows*.go do with the others.
 func TestRowsOfConfiguration(t *testing.T) {
 	t.Parallel()
 	defaults := config.Default(os.Getenv)
@@ -26,7 +26,7 @@ func TestRowsOfConfiguration(t *testing.T) {
 		if defaults.Server.Host != "0.0.0.0" {
 			t.Errorf("the default is %s", defaults.Server.Host)
 		}
-		s := start(t, lives.Plan{})
+		s := start(t, conformance.Plan{})
 		if !strings.HasPrefix(s.URL, "http://127.0.0.1:") {
 			t.Errorf("with host 127.0.0.1 it listens at %s", s.URL)
 		}
@@ -35,7 +35,7 @@ func TestRowsOfConfiguration(t *testing.T) {
 		if defaults.Server.Port != 8080 {
 			t.Errorf("the default is %d", defaults.Server.Port)
 		}
-		port, s := loopback.Port(t), start(t, lives.Plan{})
+		port, s := loopback.Port(t), start(t, conformance.Plan{})
 		s.Halt(t)
 		text, err := os.ReadFile(s.File)
 		chosen := strings.Replace(string(text), "\nport = 0\n", fmt.Sprintf("\nport = %d\n", port), 1)
@@ -48,9 +48,9 @@ func TestRowsOfConfiguration(t *testing.T) {
 		}
 	})
 	t.Run("row lifecycle/configuration/server.api_key", func(t *testing.T) {
-		s := start(t, lives.Plan{})
-		lives.WantProblem(t, s.As(t, "").Send(t, http.MethodGet, "/v1/sandboxes", ""), 401,
-			"UNAUTHORIZED", lives.KeyHeader)
+		s := start(t, conformance.Plan{})
+		conformance.WantProblem(t, s.As(t, "").Send(t, http.MethodGet, "/v1/sandboxes", ""), 401,
+			"UNAUTHORIZED", conformance.KeyHeader)
 	})
 	t.Run("row lifecycle/configuration/runtime.type", func(t *testing.T) {
 		for _, settings := range []string{"[runtime]\nexecd_image = \"x\"\n",
@@ -67,7 +67,7 @@ func TestRowsOfConfiguration(t *testing.T) {
 		}
 	})
 	t.Run("row lifecycle/configuration/runtime.execd_image", func(t *testing.T) {
-		// An image like no other: a sandbox gets the daemon's folder of the image that the
+		// An image like no other: a sandbox gets the daemon's directory of the image that the
 		// configuration names.
 		name := "e2e-execd-" + uuid.NewString()[:8]
 		mark := filepath.Join(t.TempDir(), "mark")
@@ -80,7 +80,7 @@ func TestRowsOfConfiguration(t *testing.T) {
 		dockerCLI(t, "commit", name, name+":dev")
 		t.Cleanup(func() { dockerCLI(t, "rmi", "-f", name+":dev") })
 		backend := onDocker(openEngine(t, os.Getenv("DOCKER_HOST")))
-		backend.Settings = func(*testing.T, string, lives.Plan) string {
+		backend.Settings = func(*testing.T, string, conformance.Plan) string {
 			return fmt.Sprintf("[runtime]\ntype = \"docker\"\nexecd_image = %q\n", name+":dev")
 		}
 		id := strings.TrimSpace(dockerCLI(t, "inspect", "-f", "{{.Id}}", name+":dev"))
@@ -89,7 +89,7 @@ func TestRowsOfConfiguration(t *testing.T) {
 				"label=sandbox.internal/execd-image="+id))
 			dockerCLI(t, "volume", "rm", volume)
 		})
-		s := lives.Start(t, backend, lives.Plan{})
+		s := conformance.Start(t, backend, conformance.Plan{})
 		s.Enter(t, s.Running(t, idle())).Want(t, "cat /opt/sandbox/mark", name)
 	})
 	t.Run("row lifecycle/configuration/docker.api_timeout: by default", func(t *testing.T) {
@@ -105,12 +105,12 @@ func TestRowsOfConfiguration(t *testing.T) {
 		if err == nil {
 			t.Fatal("a third mode is accepted")
 		}
-		lives.Contains(t, err.Error(), "docker.network_mode", "bridge", "host")
+		conformance.Contains(t, err.Error(), "docker.network_mode", "bridge", "host")
 	})
 	t.Run("row lifecycle/configuration/docker.host_ip", func(t *testing.T) {
-		s := start(t, lives.Plan{Settings: "[docker]\nhost_ip = \"127.0.0.2\""})
+		s := start(t, conformance.Plan{Settings: "[docker]\nhost_ip = \"127.0.0.2\""})
 		if got := s.Endpoint(t, s.Running(t, idle()),
-			lives.DaemonPort).Endpoint; !strings.HasPrefix(got, "127.0.0.2:") {
+			conformance.DaemonPort).Endpoint; !strings.HasPrefix(got, "127.0.0.2:") {
 			t.Errorf("the endpoint is %s", got)
 		}
 	})

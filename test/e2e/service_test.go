@@ -11,26 +11,26 @@ import (
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 // service is a lifecycle service under test, and the engine that its sandboxes run on.
 type service struct {
-	*lives.Service
+	*conformance.Service
 	engine *docker.Engine
 }
 
 // start returns a running service. At the end of the test everything that it has made is deleted
 // through it, and must be gone.
-func start(t *testing.T, p lives.Plan) *service {
+func start(t *testing.T, p conformance.Plan) *service {
 	t.Helper()
 	host, other := p.Env["DOCKER_HOST"]
 	if !other {
 		host = os.Getenv("DOCKER_HOST")
 	}
 	containers := openEngine(t, host)
-	return &service{lives.Start(t, onDocker(containers), p), containers}
+	return &service{conformance.Start(t, onDocker(containers), p), containers}
 }
 
 // openEngine is closed at the end of the test, after its services have ended.
@@ -59,13 +59,13 @@ func (s *service) containers(t *testing.T) []engine.Container {
 }
 
 // idle asks for a sandbox that does nothing by itself.
-func idle() lifecycle.CreateSandboxRequest { return lives.Request(busyboxImage, "sleep", "1000") }
+func idle() lifecycle.CreateSandboxRequest { return conformance.Request(busyboxImage, "sleep", "1000") }
 
 // bootUntil runs the service until ctx ends, and kills it then, wherever in its start it is.
 func (s *service) bootUntil(ctx context.Context, t *testing.T) {
 	t.Helper()
 	command := exec.CommandContext(ctx,
-		lives.Build(t, "sandbox.internal/server/cmd/sandbox-server"), "--config", s.File)
+		conformance.Build(t, "sandbox.internal/server/cmd/sandbox-server"), "--config", s.File)
 	if err := command.Start(); err != nil {
 		if ctx.Err() == nil { // else the end came before the start
 			t.Error(err)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )
@@ -27,7 +27,7 @@ var spareGauge = regexp.MustCompile(`(?m)^sandbox_spare_networks (\d+)$`)
 func (s *service) awaitSpares(t *testing.T, count int) (ids []string) {
 	t.Helper()
 	wait.Until(t, "networks are made ahead", func() bool {
-		found := spareGauge.FindStringSubmatch(lives.Fetch(t, s.URL+"/metrics", lives.KeyHeader, lives.AdminKey).Body)
+		found := spareGauge.FindStringSubmatch(conformance.Fetch(t, s.URL+"/metrics", conformance.KeyHeader, conformance.AdminKey).Body)
 		if found == nil {
 			return false
 		}
@@ -56,9 +56,9 @@ func (s *service) leavesNothing(t *testing.T) {
 // kill of the service.
 func TestSpareNetwork(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true, Settings: spares(2)})
+	s := start(t, conformance.Plan{Program: true, Settings: spares(2)})
 	made := s.awaitSpares(t, 2)
-	id := s.Running(t, lives.Request(baseImage, "sleep", "1000"))
+	id := s.Running(t, conformance.Request(baseImage, "sleep", "1000"))
 	if !slices.Contains(made, id) {
 		t.Fatalf("sandbox %s has none of the networks %v", id, made)
 	}
@@ -90,14 +90,14 @@ func TestSpareNetwork(t *testing.T) {
 	})
 	s.Pause(t, id)
 	s.Resume(t, id)
-	before := s.Endpoint(t, id, lives.DaemonPort)
+	before := s.Endpoint(t, id, conformance.DaemonPort)
 	free := s.awaitSpares(t, 2)
 	s.Kill()
 	s.Boot(t)
 	if got := s.Await(t, id, "Running"); got.ID != id {
 		t.Errorf("after a kill: %+v", got)
 	}
-	if after := s.Endpoint(t, id, lives.DaemonPort); after.URL != before.URL {
+	if after := s.Endpoint(t, id, conformance.DaemonPort); after.URL != before.URL {
 		t.Errorf("the endpoint was %v and is %v", before.URL, after.URL)
 	}
 	inside.Want(t, "echo still there", "still there\n")
@@ -121,20 +121,20 @@ func TestSpareNetwork(t *testing.T) {
 func TestEgressOfASpare(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)
-	s := start(t, lives.Plan{Settings: spares(1) + o.EgressSettings(egressImage)})
+	s := start(t, conformance.Plan{Settings: spares(1) + o.EgressSettings(egressImage)})
 	made := s.awaitSpares(t, 1)
 	id := s.Running(t, s.Confined("allowed.test"))
 	if !slices.Contains(made, id) {
 		t.Fatalf("sandbox %s has none of the networks %v", id, made)
 	}
 	inside := s.Enter(t, id)
-	lives.Reaches(t, inside, "allowed.test")
-	lives.ReachesNot(t, inside, "denied.test")
-	lives.ReachesNot(t, inside, o.Denied)
-	lives.Egress(t, s.Service, id, o, s.sidecars())
+	conformance.Reaches(t, inside, "allowed.test")
+	conformance.ReachesNot(t, inside, "denied.test")
+	conformance.ReachesNot(t, inside, o.Denied)
+	conformance.Egress(t, s.Service, id, o, s.sidecars())
 	s.awaitSpares(t, 1)
 	open := s.Running(t, idle())
-	if got := s.Policy(t, http.MethodGet, open, ""); len(got.Egress) != 0 || lives.Value(got.DefaultAction) == "deny" {
+	if got := s.Policy(t, http.MethodGet, open, ""); len(got.Egress) != 0 || conformance.Value(got.DefaultAction) == "deny" {
 		t.Errorf("without a policy: %+v", got)
 	}
 	s.Delete(t, open)
@@ -146,7 +146,7 @@ func TestEgressOfASpare(t *testing.T) {
 // it stops.
 func TestKillsWhileNetworksAreMade(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true, Settings: spares(3)})
+	s := start(t, conformance.Plan{Program: true, Settings: spares(3)})
 	numbers := random.New(t)
 	for range 6 {
 		s.awaitSpares(t, 1+numbers.IntN(3))

@@ -3,12 +3,12 @@ package e2e_test
 import (
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 func TestContainerChangedByAnotherProgram(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	t.Run("paused and resumed", func(t *testing.T) {
 		t.Parallel()
 		id := s.Running(t, idle())

@@ -3,10 +3,10 @@ package e2e_test
 import (
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 func TestLimitsAreTrueInside(t *testing.T) {
 	t.Parallel()
-	lives.TrueLimits(t, start(t, lives.Plan{}).Service, "")
+	conformance.TrueLimits(t, start(t, conformance.Plan{}).Service, "")
 }

@@ -8,17 +8,17 @@ import (
 	"path/filepath"
 )
 
-// failpointFolder is the variable of internal/failpoint that arms a program.
-const failpointFolder = "sandbox.internal/internal/failpoint.folder"
+// failpointDirectory is the variable of internal/failpoint that arms a program.
+const failpointDirectory = "sandbox.internal/internal/failpoint.directory"
 
-// Failpoints is a folder in which a test arms the failpoints (package internal/failpoint) of a
+// Failpoints is a directory in which a test arms the failpoints (package internal/failpoint) of a
 // program that BuildWithFailpoints has made, while it runs too.
 type Failpoints string
 
 // BuildWithFailpoints is Build of programs that are killed at their failpoints as often as armed
-// says: the path of the folder as the programs see it. It need not exist while nothing is armed.
-func BuildWithFailpoints(ctx context.Context, folder string, armed Failpoints, packages ...string) error {
-	return build(ctx, folder, " -X "+failpointFolder+"="+string(armed), packages)
+// says: the path of the directory as the programs see it. It need not exist while nothing is armed.
+func BuildWithFailpoints(ctx context.Context, directory string, armed Failpoints, packages ...string) error {
+	return build(ctx, directory, " -X "+failpointDirectory+"="+string(armed), packages)
 }
 
 // Arm has the next program that comes to the failpoint of that name killed, and so on as many times

@@ -18,7 +18,7 @@ var inImages = map[string][]string{
 }
 
 // UseImages makes the programs that are in images inputs of the test that calls it: in those of
-// this repository that text, like a configuration, names. The test runs in a folder of the
+// this repository that text, like a configuration, names. The test runs in a directory of the
 // repository.
 func UseImages(text string) error {
 	root, err := os.Getwd()
@@ -30,7 +30,7 @@ func UseImages(text string) error {
 			break
 		}
 		if root == filepath.Dir(root) {
-			return errors.New("the test does not run in the repository: no go.mod in its folder or above")
+			return errors.New("the test does not run in the repository: no go.mod in its directory or above")
 		}
 		root = filepath.Dir(root)
 	}

@@ -16,33 +16,35 @@ import (
 )
 
 // sources is what `go list` prints of each package of this repository's modules: its go.mod, its
-// folder, and the files that it embeds.
+// directory, and the files that it embeds.
 const sources = `{{$p := .}}{{with .Module}}{{if or .Main .Replace}}{{.GoMod}}{{"\n"}}{{$p.Dir}}{{range $p.EmbedFiles}}{{"\n"}}{{$p.Dir}}/{{.}}{{end}}{{end}}{{end}}`
 
-// Build compiles the programs of packages, given by import path, into the existing folder: static,
-// as they ship. Each has the name of its package's folder. The error has what the compiler printed.
-func Build(ctx context.Context, folder string, packages ...string) error {
-	return build(ctx, folder, "", packages)
+// Build compiles the programs of packages, given by import path, into the existing directory:
+// static, as they ship. Each has the name of its package's directory. The error has what the
+// compiler printed.
+func Build(ctx context.Context, directory string, packages ...string) error {
+	return build(ctx, directory, "", packages)
 }
 
 // BuildWith is Build with another value for a variable, PACKAGE.NAME=VALUE.
-func BuildWith(ctx context.Context, folder, variable string, packages ...string) error {
-	return build(ctx, folder, " -X "+variable, packages)
+func BuildWith(ctx context.Context, directory, variable string, packages ...string) error {
+	return build(ctx, directory, " -X "+variable, packages)
 }
 
-func build(ctx context.Context, folder, linkerFlags string, packages []string) error {
+func build(ctx context.Context, directory, linkerFlags string, packages []string) error {
 	if err := registerInputs(ctx, packages); err != nil {
 		return err
 	}
 	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
 		"-ldflags", "-s -w" + linkerFlags, "-o",
-		folder + string(filepath.Separator)}, packages...)
+		directory + string(filepath.Separator)}, packages...)
 	_, err := goCommand(ctx, args...)
 	return err
 }
 
-// registerInputs opens the folders and files that the packages are made of, which makes them inputs
-// of the test that runs. An open folder stands for the names, sizes and times of everything in it.
+// registerInputs opens the directories and files that the packages are made of, which makes them
+// inputs of the test that runs. An open directory stands for the names, sizes and times of
+// everything in it.
 func registerInputs(ctx context.Context, packages []string) error {
 	listed, err := goCommand(ctx, append([]string{"list", "-deps", "-f", sources}, packages...)...)
 	if err != nil {

@@ -42,33 +42,33 @@ func main() {
 // programs is where `make build` puts what it compiles.
 const programs = "bin"
 
-// snapshot makes folder a copy of the working tree, whose root is tree.
-func snapshot(tree, folder string) error {
+// snapshot makes directory a copy of the working tree, whose root is tree.
+func snapshot(tree, directory string) error {
 	files, err := list(tree)
 	if err != nil {
 		return err
 	}
-	isFolder := map[string]bool{".": true, programs: true}
+	isDirectory := map[string]bool{".": true, programs: true}
 	for _, name := range files {
-		isFolder[name] = false
-		for at := filepath.Dir(name); !isFolder[at]; at = filepath.Dir(at) {
-			isFolder[at] = true
+		isDirectory[name] = false
+		for at := filepath.Dir(name); !isDirectory[at]; at = filepath.Dir(at) {
+			isDirectory[at] = true
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(folder, programs), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(directory, programs), 0o755); err != nil {
 		return err
 	}
-	if err := clean(folder, isFolder); err != nil {
+	if err := clean(directory, isDirectory); err != nil {
 		return err
 	}
 	for _, name := range files {
-		if err := copyFile(filepath.Join(tree, name), filepath.Join(folder, name)); err != nil {
+		if err := copyFile(filepath.Join(tree, name), filepath.Join(directory, name)); err != nil {
 			return err
 		}
 	}
-	for name, is := range isFolder {
+	for name, is := range isDirectory {
 		if is && name != programs {
-			if err := setTime(filepath.Join(folder, name), nil); err != nil {
+			if err := setTime(filepath.Join(directory, name), nil); err != nil {
 				return err
 			}
 		}
@@ -87,8 +87,8 @@ func list(tree string) (files []string, err error) {
 		return nil, fmt.Errorf("%s: %w: %s", command, err, strings.TrimSpace(stderr.String()))
 	}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
-		// The index may still have what was removed, or is a folder now, or was in a folder that is
-		// a symbolic link now.
+		// The index may still have what was removed, or is a directory now, or was in a directory
+		// that is a symbolic link now.
 		if there, err := isFile(tree, name); err != nil {
 			return nil, err
 		} else if there {
@@ -98,7 +98,7 @@ func list(tree string) (files []string, err error) {
 	return files, nil
 }
 
-// isFile reports whether name is a file or symbolic link that is reached through folders only.
+// isFile reports whether name is a file or symbolic link that is reached through directories only.
 func isFile(tree, name string) (bool, error) {
 	for at := filepath.Dir(name); at != "."; at = filepath.Dir(at) {
 		if info, err := os.Lstat(filepath.Join(tree, at)); err == nil && !info.IsDir() {
@@ -112,17 +112,17 @@ func isFile(tree, name string) (bool, error) {
 	return err == nil && !info.IsDir(), err
 }
 
-// clean removes from folder what isFolder does not have, or has as the other kind.
-func clean(folder string, isFolder map[string]bool) error {
-	return filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+// clean removes from directory what isDirectory does not have, or has as the other kind.
+func clean(directory string, isDirectory map[string]bool) error {
+	return filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		name, err := filepath.Rel(folder, path)
+		name, err := filepath.Rel(directory, path)
 		if err != nil {
 			return err
 		}
-		if is, wanted := isFolder[name]; !wanted || is != entry.IsDir() {
+		if is, wanted := isDirectory[name]; !wanted || is != entry.IsDir() {
 			if err := os.RemoveAll(path); err != nil {
 				return err
 			}
@@ -191,8 +191,8 @@ func write(name string, kind fs.FileMode, content []byte) error {
 	return os.Chmod(name, mode) // whatever the umask is
 }
 
-// setTime gives a file, symbolic link or folder a time from 2001 to 2018 that depends on content.
-// The go command repeats no test that has opened a file of the last seconds.
+// setTime gives a file, symbolic link or directory a time from 2001 to 2018 that depends on
+// content. The go command repeats no test that has opened a file of the last seconds.
 func setTime(name string, content []byte) error {
 	sum := sha256.Sum256(content)
 	at := unix.Timespec{

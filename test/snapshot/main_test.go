@@ -13,14 +13,14 @@ import (
 
 // tree is a working tree.
 type tree struct {
-	t      *testing.T
-	folder string
+	t         *testing.T
+	directory string
 }
 
 func newTree(t *testing.T, files map[string]string) tree {
 	t.Helper()
 	made := tree{t, t.TempDir()}
-	made.run(made.folder, "git", "init", "--quiet")
+	made.run(made.directory, "git", "init", "--quiet")
 	for name, content := range files {
 		made.write(name, content)
 	}
@@ -30,7 +30,7 @@ func newTree(t *testing.T, files map[string]string) tree {
 // write writes a file of the working tree, with the time of now.
 func (w tree) write(name, content string) {
 	w.t.Helper()
-	file := filepath.Join(w.folder, name)
+	file := filepath.Join(w.directory, name)
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		w.t.Fatal(err)
 	}
@@ -39,10 +39,10 @@ func (w tree) write(name, content string) {
 	}
 }
 
-func (w tree) run(folder string, args ...string) string {
+func (w tree) run(directory string, args ...string) string {
 	w.t.Helper()
 	command := exec.CommandContext(w.t.Context(), args[0], args[1:]...)
-	command.Dir = folder
+	command.Dir = directory
 	command.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
 	out, err := command.CombinedOutput()
 	if err != nil {
@@ -51,25 +51,25 @@ func (w tree) run(folder string, args ...string) string {
 	return string(out)
 }
 
-func (w tree) copyTo(folder string) {
+func (w tree) copyTo(directory string) {
 	w.t.Helper()
-	if err := snapshot(w.folder, folder); err != nil {
+	if err := snapshot(w.directory, directory); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// contents returns what is in a folder: files with their content, links with their target, and
-// folders.
-func contents(t *testing.T, folder string) map[string]string {
+// contents returns what is in a directory: files with their content, links with their target, and
+// directories.
+func contents(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || path == folder {
+	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == directory {
 			return err
 		}
-		name := strings.TrimPrefix(path, folder+"/")
+		name := strings.TrimPrefix(path, directory+"/")
 		if entry.IsDir() {
-			found[name] = "a folder"
+			found[name] = "a directory"
 			return nil
 		}
 		kind, content, err := read(path)
@@ -90,62 +90,62 @@ func contents(t *testing.T, folder string) map[string]string {
 
 func TestSnapshot(t *testing.T) {
 	w := newTree(t, map[string]string{
-		".gitignore": "/ignored/\n", "ignored/file": "", "tracked": "1", "removed": "1", "folder/a": "1", "folder/b/c": "1", "script": "1", "other": "1",
+		".gitignore": "/ignored/\n", "ignored/file": "", "tracked": "1", "removed": "1", "directory/a": "1", "directory/b/c": "1", "script": "1", "other": "1",
 	})
-	w.run(w.folder, "git", "add", ".")
+	w.run(w.directory, "git", "add", ".")
 	for _, err := range []error{
-		os.Remove(filepath.Join(w.folder, "removed")),
-		os.Chmod(filepath.Join(w.folder, "script"), 0o700),
-		os.Symlink("folder", filepath.Join(w.folder, "link")),
+		os.Remove(filepath.Join(w.directory, "removed")),
+		os.Chmod(filepath.Join(w.directory, "script"), 0o700),
+		os.Symlink("directory", filepath.Join(w.directory, "link")),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.write("untracked", "1")
-	folder := filepath.Join(t.TempDir(), "copy")
+	directory := filepath.Join(t.TempDir(), "copy")
 	want := map[string]string{
-		".gitignore": "/ignored/\n", "tracked": "1", "folder": "a folder", "folder/a": "1", "folder/b": "a folder", "folder/b/c": "1",
-		"script": "1 (executable)", "other": "1", "link": "-> folder", "untracked": "1", "bin": "a folder",
+		".gitignore": "/ignored/\n", "tracked": "1", "directory": "a directory", "directory/a": "1", "directory/b": "a directory", "directory/b/c": "1",
+		"script": "1 (executable)", "other": "1", "link": "-> directory", "untracked": "1", "bin": "a directory",
 	}
 	check := func(when string) {
 		t.Helper()
-		w.copyTo(folder)
-		if got := contents(t, folder); !maps.Equal(got, want) {
+		w.copyTo(directory)
+		if got := contents(t, directory); !maps.Equal(got, want) {
 			t.Errorf("%s:\n got %v\nwant %v", when, got, want)
 		}
 	}
 	check("the first time")
 
-	in := tree{t, folder}
+	in := tree{t, directory}
 	in.write("bin/program", "built")
 	want["bin/program"] = "built"
-	in.write("folder/a", "changed by a test")
+	in.write("directory/a", "changed by a test")
 	in.write("left/by/a/test", "")
 	check("after a run")
 
-	// A file becomes a folder, a folder a link, a link a file.
-	for _, name := range []string{"other", "folder", "link"} {
-		if err := os.RemoveAll(filepath.Join(w.folder, name)); err != nil {
+	// A file becomes a directory, a directory a link, a link a file.
+	for _, name := range []string{"other", "directory", "link"} {
+		if err := os.RemoveAll(filepath.Join(w.directory, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.write("other/file", "2")
 	w.write("link", "2")
-	if err := os.Symlink("other", filepath.Join(w.folder, "folder")); err != nil {
+	if err := os.Symlink("other", filepath.Join(w.directory, "directory")); err != nil {
 		t.Fatal(err)
 	}
-	delete(want, "folder/a")
-	delete(want, "folder/b")
-	delete(want, "folder/b/c")
-	want["other"], want["other/file"], want["link"], want["folder"] = "a folder", "2", "2", "-> other"
+	delete(want, "directory/a")
+	delete(want, "directory/b")
+	delete(want, "directory/b/c")
+	want["other"], want["other/file"], want["link"], want["directory"] = "a directory", "2", "2", "-> other"
 	check("after changes of what a name is")
 
-	if err := os.RemoveAll(filepath.Join(w.folder, ".git")); err != nil {
+	if err := os.RemoveAll(filepath.Join(w.directory, ".git")); err != nil {
 		t.Fatal(err)
 	}
-	if err := snapshot(w.folder, folder); err == nil || !strings.Contains(err.Error(), "not a git repository") {
-		t.Errorf("a folder that git does not know: %v", err)
+	if err := snapshot(w.directory, directory); err == nil || !strings.Contains(err.Error(), "not a git repository") {
+		t.Errorf("a directory that git does not know: %v", err)
 	}
 }
 
@@ -173,14 +173,14 @@ func Test(t *testing.T) {
 	}
 	first, second := newTree(t, files), newTree(t, files)
 	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(filepath.Join(second.folder, "data/file"), old, old); err != nil {
+	if err := os.Chtimes(filepath.Join(second.directory, "data/file"), old, old); err != nil {
 		t.Fatal(err)
 	}
-	folder := filepath.Join(t.TempDir(), "copy")
+	directory := filepath.Join(t.TempDir(), "copy")
 	test := func(when string, w tree, repeated bool, flags ...string) {
 		t.Helper()
-		w.copyTo(folder)
-		out := w.run(folder, append(append([]string{"go", "test"}, flags...), "./check")...)
+		w.copyTo(directory)
+		out := w.run(directory, append(append([]string{"go", "test"}, flags...), "./check")...)
 		if strings.Contains(out, "(cached)") != repeated {
 			t.Errorf("%s: repeated is wanted to be %t:\n%s", when, repeated, out)
 		}

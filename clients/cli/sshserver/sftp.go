@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// maxLinks is how many symbolic links lead from one path to another at most, as the kernel has it.
+	// maxLinks is how many symbolic links lead from one path to another at most, as the kernel has
+	// it.
 	maxLinks = 40
 	// maxSteps bounds how many names are looked at to follow them.
 	maxSteps = 256
@@ -107,7 +108,7 @@ func (f *files) Filewrite(r *sftp.Request) (io.WriterAt, error) {
 		return nil, err
 	case !there:
 		// The daemon would make the directories that are missing.
-		if folder, err := f.followed(path.Dir(r.Filepath)); err != nil || folder.Type != typeDirectory {
+		if directory, err := f.followed(path.Dir(r.Filepath)); err != nil || directory.Type != typeDirectory {
 			return nil, fmt.Errorf("%w: %s", sftp.ErrSSHFxNoSuchFile, path.Dir(r.Filepath))
 		}
 	}
@@ -187,8 +188,8 @@ func (f *files) isFree(name string) error {
 	case !errors.Is(err, sftp.ErrSSHFxNoSuchFile):
 		return err
 	}
-	folder, err := f.followed(path.Dir(name))
-	if err == nil && folder.Type != typeDirectory {
+	directory, err := f.followed(path.Dir(name))
+	if err == nil && directory.Type != typeDirectory {
 		err = errors.New(path.Dir(name) + ": is not a directory")
 	}
 	return err

@@ -1,9 +1,9 @@
-// Command modules writes Go modules of this repository as a folder that a web server can serve as a
-// GOPROXY. Usage: modules -version vX.Y.Z -seconds N -license FILE -out FOLDER MODULE...
+// Command modules writes Go modules of this repository as a directory that a web server can serve
+// as a GOPROXY. Usage: modules -version vX.Y.Z -seconds N -license FILE -out FOLDER MODULE...
 //
-// Each MODULE is the folder of a module. All of them get the version, the time (in seconds since
+// Each MODULE is the directory of a module. All of them get the version, the time (in seconds since
 // 1970) and the license; their requirements of one another name that version, in place of the
-// folders in which this repository has them. The same arguments make the same bytes.
+// directories in which this repository has them. The same arguments make the same bytes.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	version := flag.String("version", "", "version of the modules, such as v1.2.3")
 	seconds := flag.Int64("seconds", 0, "time of the version, in seconds since 1970")
 	license := flag.String("license", "", "file that becomes LICENSE in every module")
-	out := flag.String("out", "", "folder to write to, made when it is missing")
+	out := flag.String("out", "", "directory to write to, made when it is missing")
 	flag.Parse()
 	r := release{version: *version, time: time.Unix(*seconds, 0).UTC(), license: *license, out: *out}
 	if err := r.write(flag.Args()); err != nil {
@@ -41,33 +41,33 @@ type release struct {
 	license, out string
 }
 
-func (r release) write(folders []string) error {
-	if len(folders) == 0 || r.out == "" || r.license == "" {
+func (r release) write(directories []string) error {
+	if len(directories) == 0 || r.out == "" || r.license == "" {
 		return errors.New("usage: modules -version vX.Y.Z -seconds N -license FILE -out FOLDER MODULE [MODULE]")
 	}
-	for _, folder := range folders {
-		if err := r.writeModule(folder); err != nil {
-			return fmt.Errorf("%s: %w", folder, err)
+	for _, directory := range directories {
+		if err := r.writeModule(directory); err != nil {
+			return fmt.Errorf("%s: %w", directory, err)
 		}
 	}
 	return nil
 }
 
 // writeModule writes the files of the module's version, whose names `go help goproxy` has.
-func (r release) writeModule(folder string) error {
+func (r release) writeModule(directory string) error {
 	copied, err := os.MkdirTemp("", "modules-*")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(copied) }()
-	if err := os.CopyFS(copied, os.DirFS(folder)); err != nil {
+	if err := os.CopyFS(copied, os.DirFS(directory)); err != nil {
 		return err
 	}
 	license, err := os.ReadFile(r.license)
 	if err != nil {
 		return err
 	}
-	path, requirements, err := r.requirements(filepath.Join(folder, "go.mod"))
+	path, requirements, err := r.requirements(filepath.Join(directory, "go.mod"))
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (r release) writeModule(folder string) error {
 }
 
 // requirements returns the module's path and its go.mod, in which every module that was replaced by
-// a folder is required in the version of the release.
+// a directory is required in the version of the release.
 func (r release) requirements(file string) (path string, content []byte, err error) {
 	content, err = os.ReadFile(file)
 	if err != nil {

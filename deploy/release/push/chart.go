@@ -18,8 +18,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// chartFolder is that of the chart in a release.
-const chartFolder = "share/sandbox/helm/sandbox/"
+// chartDirectory is that of the chart in a release.
+const chartDirectory = "share/sandbox/helm/sandbox/"
 
 // Media types of a chart in a registry, which are Helm's.
 const (
@@ -40,7 +40,7 @@ func chartOf(r *release, registry string) (v1.Image, error) {
 	var files []file
 	var metadata map[string]any
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {
-		inChart, ok := strings.CutPrefix(name, chartFolder)
+		inChart, ok := strings.CutPrefix(name, chartDirectory)
 		if !ok {
 			continue
 		}
@@ -58,7 +58,7 @@ func chartOf(r *release, registry string) (v1.Image, error) {
 		files = append(files, file{"sandbox/" + inChart, 0o644, content})
 	}
 	if metadata == nil {
-		return nil, fmt.Errorf("the archive has no %sChart.yaml", chartFolder)
+		return nil, fmt.Errorf("the archive has no %sChart.yaml", chartDirectory)
 	}
 	packed, err := pack(files, r.made)
 	if err != nil {

@@ -29,8 +29,8 @@ func TestPush(t *testing.T) {
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
 	where := strings.TrimPrefix(server.URL, "http://") + "/sandbox"
-	folder := t.TempDir()
-	archives := []string{archive(t, folder, "v1.2.3", "amd64"), archive(t, folder, "v1.2.3", "arm64")}
+	directory := t.TempDir()
+	archives := []string{archive(t, directory, "v1.2.3", "amd64"), archive(t, directory, "v1.2.3", "arm64")}
 	var first, second bytes.Buffer
 	for _, out := range []*bytes.Buffer{&first, &second} {
 		if err := push(t.Context(), out, where, archives); err != nil {
@@ -67,9 +67,9 @@ func TestPush(t *testing.T) {
 // TestPushRefuses: archives of two versions, of one architecture twice, or of something else are
 // refused, and nothing is pushed.
 func TestPushRefuses(t *testing.T) {
-	folder, other := t.TempDir(), t.TempDir()
-	first := archive(t, folder, "v1.2.3", "amd64")
-	text := filepath.Join(folder, "text")
+	directory, other := t.TempDir(), t.TempDir()
+	first := archive(t, directory, "v1.2.3", "amd64")
+	text := filepath.Join(directory, "text")
 	if err := os.WriteFile(text, []byte("text"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func configOf(t *testing.T, from name.Tag, architecture string) *v1.ConfigFile {
 }
 
 // archive makes one with what is pushed of a release, with the chart of this tree.
-func archive(t *testing.T, folder, version, architecture string) string {
+func archive(t *testing.T, directory, version, architecture string) string {
 	t.Helper()
 	files := []file{{"x/release", 0o644, []byte("version=" + version + "\narchitecture=" + architecture + "\n")}}
 	for _, program := range []string{"server", "controller", "ingress", "keeper"} {
@@ -157,13 +157,13 @@ func archive(t *testing.T, folder, version, architecture string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files = append(files, file{"x/" + chartFolder + name, 0o644, content})
+		files = append(files, file{"x/" + chartDirectory + name, 0o644, content})
 	}
 	packed, err := pack(files, time.Unix(1767225600, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(folder, architecture+".tar.gz")
+	path := filepath.Join(directory, architecture+".tar.gz")
 	var compressed bytes.Buffer
 	writer := gzip.NewWriter(&compressed)
 	if _, err := writer.Write(packed); err != nil {

@@ -30,7 +30,7 @@ const maxFile = 1 << 30
 type release struct {
 	version, architecture string
 	made                  time.Time
-	files                 map[string][]byte // by their names in the folder of the release
+	files                 map[string][]byte // by their names in the directory of the release
 }
 
 // open reads an archive of scripts/dist.sh for Linux.
@@ -79,7 +79,7 @@ func open(path string) (*release, error) {
 
 // pushed returns whether a file of the archive is part of an image or of the chart.
 func pushed(name string) bool {
-	if strings.HasPrefix(name, "share/sandbox/images/") || strings.HasPrefix(name, chartFolder) {
+	if strings.HasPrefix(name, "share/sandbox/images/") || strings.HasPrefix(name, chartDirectory) {
 		return true
 	}
 	program, isProgram := strings.CutPrefix(name, "sandbox-")

@@ -16,11 +16,11 @@ import (
 // library, and the program with its digest; every reference leads to a component; and the same
 // program makes the same bytes.
 func TestBill(t *testing.T) {
-	folder := t.TempDir()
-	if err := program.Build(t.Context(), folder, "sandbox.internal/server/cmd/sandbox-keeper"); err != nil {
+	directory := t.TempDir()
+	if err := program.Build(t.Context(), directory, "sandbox.internal/server/cmd/sandbox-keeper"); err != nil {
 		t.Fatal(err)
 	}
-	keeper := folder + "/sandbox-keeper"
+	keeper := directory + "/sandbox-keeper"
 	var first, second bytes.Buffer
 	for _, out := range []*bytes.Buffer{&first, &second} {
 		if err := write(out, "sandbox", "v1.2.3", time.Unix(1767225600, 0), []string{keeper}); err != nil {
@@ -53,7 +53,7 @@ func TestBill(t *testing.T) {
 			t.Errorf("no component %s with a version", name)
 		}
 	}
-	text := folder + "/text"
+	text := directory + "/text"
 	if err := os.WriteFile(text, []byte("text"), 0o600); err != nil {
 		t.Fatal(err)
 	}

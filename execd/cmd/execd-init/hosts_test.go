@@ -24,8 +24,8 @@ func TestHostsWithoutIPv6(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			folder := t.TempDir()
-			hosts, off := filepath.Join(folder, "hosts"), filepath.Join(folder, "off")
+			directory := t.TempDir()
+			hosts, off := filepath.Join(directory, "hosts"), filepath.Join(directory, "off")
 			if test.off != "" {
 				write(t, off, test.off)
 			}
@@ -41,19 +41,19 @@ func TestHostsWithoutIPv6(t *testing.T) {
 // TestHostsOfTheImage: a symbolic link is not followed, and what is missing is not made.
 func TestHostsOfTheImage(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	off, other, link := filepath.Join(folder, "off"), filepath.Join(folder, "other"), filepath.Join(folder, "link")
+	directory := t.TempDir()
+	off, other, link := filepath.Join(directory, "off"), filepath.Join(directory, "other"), filepath.Join(directory, "link")
 	write(t, off, "1\n")
 	write(t, other, "::1 localhost\n")
 	if err := os.Symlink(other, link); err != nil {
 		t.Fatal(err)
 	}
 	correctHosts(link, off)
-	correctHosts(filepath.Join(folder, "missing"), off)
+	correctHosts(filepath.Join(directory, "missing"), off)
 	if got := read(t, other); got != "::1 localhost\n" {
 		t.Errorf("the file behind a link is changed to %q", got)
 	}
-	if _, err := os.Lstat(filepath.Join(folder, "missing")); !os.IsNotExist(err) {
+	if _, err := os.Lstat(filepath.Join(directory, "missing")); !os.IsNotExist(err) {
 		t.Errorf("a missing file: %v", err)
 	}
 }

@@ -7,9 +7,9 @@
 //	execd-init hold
 //
 // It listens on execd's port before anything else runs, and keeps the port while execd is started
-// again. execd is the program of that name in its own folder. The status also goes to the open file
-// that EXECD_EXIT_FD names. An entrypoint that has not ended EXECD_STOP_GRACE after a SIGTERM is
-// killed; it gets the signal of EXECD_STOP_SIGNAL in its place.
+// again. execd is the program of that name in its own directory. The status also goes to the open
+// file that EXECD_EXIT_FD names. An entrypoint that has not ended EXECD_STOP_GRACE after a SIGTERM
+// is killed; it gets the signal of EXECD_STOP_SIGNAL in its place.
 //
 // With the word await it runs nothing but an execd that waits for a claim (openapi/execd.yaml), and
 // then is the first process of the sandbox that the claim describes: for containers that are

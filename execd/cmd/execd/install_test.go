@@ -33,6 +33,6 @@ func TestInstall(t *testing.T) {
 		}
 	}
 	if out, err := program(t, "install", filepath.Join(dir, "missing")).CombinedOutput(); err == nil || !strings.Contains(string(out), "missing") {
-		t.Errorf("into a folder that is not there: %v: %s", err, out)
+		t.Errorf("into a directory that is not there: %v: %s", err, out)
 	}
 }

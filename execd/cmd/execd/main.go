@@ -3,7 +3,7 @@
 //	execd [flags]          serve the execution API
 //	execd await [flags]    wait for a claim, below execd-init
 //	execd sh -c command    the built-in shell, for images without one
-//	execd install folder   put copies of execd and execd-init there, for a pod's init container
+//	execd install directory   put copies of execd and execd-init there, for a pod's init container
 //
 // In a sandbox execd-init starts it.
 package main
@@ -142,7 +142,7 @@ func shield() error {
 	return nil
 }
 
-// runInstall copies the programs into a folder that containers of the same pod share.
+// runInstall copies the programs into a directory that containers of the same pod share.
 func runInstall(args []string) int {
 	if len(args) != 1 {
 		fmt.Fprintln(os.Stderr, "usage: execd install FOLDER: the one argument is where to put execd and execd-init")
@@ -194,7 +194,7 @@ func parse(args []string) (config.Settings, int) {
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(os.Stdout, "\nexecd-init [flags] -- entrypoint [arguments]  runs as process 1, with the daemon beside the entrypoint\n"+
-			"execd install folder  puts copies of execd and execd-init there, for the init container of a pod\n")
+			"execd install directory  puts copies of execd and execd-init there, for the init container of a pod\n")
 		return settings, 0
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "execd: %v\n", err)

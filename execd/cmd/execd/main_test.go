@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// program returns execd, ready to be run in a folder of its own and without settings of this
+// program returns execd, ready to be run in a directory of its own and without settings of this
 // machine's.
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()

@@ -34,7 +34,7 @@ func contained(t *testing.T, entrypoint ...string) (address string, pid int, dir
 }
 
 // contain starts a program as process 1 of a namespace, as root with a container's capabilities,
-// with its output in the file log of its folder.
+// with its output in the file log of its directory.
 func contain(t *testing.T, command *exec.Cmd) {
 	t.Helper()
 	const script = `mount -t proc proc /proc && exec setpriv --bounding-set=-all,` + capabilities + ` --inh-caps=-all "$@"`

@@ -79,9 +79,9 @@ func TestLargeDetailsSurviveTheSpool(t *testing.T) {
 // Many commands may run that have printed much. What has ended is bounded by the retention instead.
 func TestLogsThatHaveNotEndedShareMemory(t *testing.T) {
 	var memory eventlog.Memory
-	folder := t.TempDir()
+	directory := t.TempDir()
 	start := func() *eventlog.Log {
-		log := eventlog.New("id", eventlog.Options{Limit: 1 << 30, SpoolDir: folder, Memory: &memory, Clock: time.Now})
+		log := eventlog.New("id", eventlog.Options{Limit: 1 << 30, SpoolDir: directory, Memory: &memory, Clock: time.Now})
 		t.Cleanup(log.Close)
 		return log
 	}
@@ -127,8 +127,8 @@ func TestLogsThatHaveNotEndedShareMemory(t *testing.T) {
 // TestTheFileHasNoName: by a name, even one for a moment, another process in the sandbox could open
 // it and change what was recorded.
 func TestTheFileHasNoName(t *testing.T) {
-	folder := t.TempDir()
-	log := eventlog.New("id", eventlog.Options{Limit: 1 << 30, SpoolDir: folder, Clock: time.Now})
+	directory := t.TempDir()
+	log := eventlog.New("id", eventlog.Options{Limit: 1 << 30, SpoolDir: directory, Clock: time.Now})
 	defer log.Close()
 	for range 3000 {
 		log.Output(eventlog.TypeStdout, make([]byte, 1000), false)
@@ -140,7 +140,7 @@ func TestTheFileHasNoName(t *testing.T) {
 	found := false
 	for _, entry := range entries {
 		target, _ := os.Readlink("/proc/self/fd/" + entry.Name())
-		if filepath.Dir(target) != folder {
+		if filepath.Dir(target) != directory {
 			continue
 		}
 		// The kernel calls a file that was made without a name #INODE.

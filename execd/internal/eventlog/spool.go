@@ -189,5 +189,5 @@ func unnamedFile(dir string) (*os.File, error) {
 		}
 		errs = append(errs, err)
 	}
-	return nil, fmt.Errorf("no folder takes a temporary file: %w", errors.Join(errs...))
+	return nil, fmt.Errorf("no directory takes a temporary file: %w", errors.Join(errs...))
 }

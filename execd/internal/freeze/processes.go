@@ -66,18 +66,18 @@ func listProcesses(root, self int) (found []processInfo, whole bool, err error) 
 
 // inspect returns nil for a process that has ended.
 func inspect(pid int) (*processInfo, error) {
-	folder := process.Folder(pid)
-	stat, err := process.ReadStat(folder)
+	directory := process.Directory(pid)
+	stat, err := process.ReadStat(directory)
 	if err != nil {
 		return nil, unlessEnded(err)
 	}
-	threads, err := os.ReadDir(folder + "/task")
+	threads, err := os.ReadDir(directory + "/task")
 	if err != nil {
 		return nil, unlessEnded(err)
 	}
 	var stopped, waiting, running int
 	for _, thread := range threads {
-		stat, err := process.ReadStat(folder + "/task/" + thread.Name())
+		stat, err := process.ReadStat(directory + "/task/" + thread.Name())
 		switch {
 		case errors.Is(err, process.ErrEnded) || err == nil && stat.Ended(): // this thread has ended, others may run
 		case err != nil:

@@ -70,7 +70,7 @@ func TestListsThatRootMade(t *testing.T) {
 	}{
 		"a FIFO":                      {fifo, anyone, false},
 		"a device without end":        {"/dev/zero", anyone, false},
-		"a folder":                    {t.TempDir(), anyone, false},
+		"a directory":                 {t.TempDir(), anyone, false},
 		"no file":                     {filepath.Join(t.TempDir(), "none"), anyone, false},
 		"a line without end":          {list(t, strings.Repeat("x", 2*maxList)), anyone, false},
 		"a sparse file after a line":  {endless, root, true},

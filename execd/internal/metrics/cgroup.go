@@ -19,10 +19,10 @@ type cgroups struct {
 	memory  cgroup
 }
 
-// cgroup is the folder of one group. The zero value is no group.
+// cgroup is the directory of one group. The zero value is no group.
 type cgroup struct {
 	dir string // where this process is
-	top string // the highest folder of the tree that is visible, at or above dir
+	top string // the highest directory of the tree that is visible, at or above dir
 	v2  bool
 }
 
@@ -78,7 +78,7 @@ func ownPaths(file string) (map[string]string, error) {
 
 // mount is one mounted tree of control groups.
 type mount struct {
-	root        string // which folder of the tree is mounted; a container sees its own only
+	root        string // which directory of the tree is mounted; a container sees its own only
 	point       string
 	controllers []string
 	v2          bool
@@ -106,8 +106,9 @@ func cgroupMounts(file string) ([]mount, error) {
 	return mounts, err
 }
 
-// locate finds the folder of the group path in this mount. A path outside of what is mounted (seen
-// from another namespace) means that the mount's own root is the nearest group there is to see.
+// locate finds the directory of the group path in this mount. A path outside of what is mounted
+// (seen from another namespace) means that the mount's own root is the nearest group there is to
+// see.
 func (m mount) locate(prefix, path string) cgroup {
 	top := filepath.Join(prefix, m.point)
 	group := cgroup{dir: top, top: top, v2: m.v2}

@@ -68,14 +68,14 @@ func (p *ProcessorTime) Used() (time.Duration, error) {
 
 // processes returns the processor time of the processes that are visible. The caller holds mu.
 func (p *ProcessorTime) processes() (time.Duration, error) {
-	folder, err := os.Open(p.proc)
+	directory, err := os.Open(p.proc)
 	if err != nil {
 		return 0, err
 	}
-	defer folder.Close()
+	defer directory.Close()
 	var used time.Duration
 	for read := 0; read < maxProcesses; {
-		names, err := folder.Readdirnames(maxProcesses)
+		names, err := directory.Readdirnames(maxProcesses)
 		if errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {

@@ -147,7 +147,7 @@ func (t *Table) findProcesses(of map[int]*Port) {
 			wanted[fmt.Sprintf("socket:[%d]", inode)] = port
 		}
 	}
-	names, err := namesIn(t.proc, 2*maxProcesses) // with the other entries of the folder
+	names, err := namesIn(t.proc, 2*maxProcesses) // with the other entries of the directory
 	if err != nil {
 		return
 	}
@@ -158,14 +158,14 @@ func (t *Table) findProcesses(of map[int]*Port) {
 		if err != nil {
 			continue
 		}
-		folder := filepath.Join(t.proc, name, "fd")
-		links, err := namesIn(folder, left)
+		directory := filepath.Join(t.proc, name, "fd")
+		links, err := namesIn(directory, left)
 		if err != nil {
 			continue // another user's process, or one that has ended
 		}
 		left -= len(links)
 		for _, link := range links {
-			target, err := os.Readlink(filepath.Join(folder, link))
+			target, err := os.Readlink(filepath.Join(directory, link))
 			if port := wanted[target]; err == nil && port != nil && port.PID == 0 {
 				port.PID, port.Program = pid, t.program(name)
 				missing--
@@ -189,9 +189,9 @@ func (t *Table) program(pid string) string {
 	return strings.ToValidUTF8(strings.TrimSuffix(string(name[:n]), "\n"), "\uFFFD")
 }
 
-// namesIn returns at most so many names of a folder.
-func namesIn(folder string, most int) ([]string, error) {
-	opened, err := os.Open(folder)
+// namesIn returns at most so many names of a directory.
+func namesIn(directory string, most int) ([]string, error) {
+	opened, err := os.Open(directory)
 	if err != nil {
 		return nil, err
 	}

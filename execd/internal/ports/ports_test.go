@@ -53,7 +53,7 @@ func TestListening(t *testing.T) {
 	}
 }
 
-// fake writes a folder like that of proc(5) with one table of sockets.
+// fake writes a directory like that of proc(5) with one table of sockets.
 func fake(t *testing.T, table string) *ports.Table {
 	t.Helper()
 	root := t.TempDir()

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// inspect reads what limits the process: self is its folder in /proc, cgroup where control groups
-// are mounted.
+// inspect reads what limits the process: self is its directory in /proc, cgroup where control
+// groups are mounted.
 func inspect(self, cgroup string) (Confinement, error) {
 	status, err := os.ReadFile(filepath.Join(self, "status"))
 	if err != nil {

@@ -34,19 +34,19 @@ func TestOverflowByBytes(t *testing.T) {
 	}
 }
 
-// TestANewFolderOfAnOldName: its files are new, although the reader has not taken yet what was
-// reported of the old folder's.
-func TestANewFolderOfAnOldName(t *testing.T) {
+// TestANewDirectoryOfAnOldName: its files are new, although the reader has not taken yet what was
+// reported of the old directory's.
+func TestANewDirectoryOfAnOldName(t *testing.T) {
 	dir := t.TempDir()
 	w, err := Open(Options{Path: dir, Recursive: true, Clock: time.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	folder := filepath.Join(dir, "d")
-	file := filepath.Join(folder, "f")
+	directory := filepath.Join(dir, "d")
+	file := filepath.Join(directory, "f")
 	for wanted := 1; wanted <= 2; wanted++ {
-		if err := os.Mkdir(folder, 0o755); err != nil {
+		if err := os.Mkdir(directory, 0o755); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(file, nil, 0o644); err != nil {
@@ -64,7 +64,7 @@ func TestANewFolderOfAnOldName(t *testing.T) {
 			}
 			return created >= wanted
 		}, func() any { return created })
-		if err := os.Rename(folder, filepath.Join(dir, fmt.Sprint(wanted))); err != nil {
+		if err := os.Rename(directory, filepath.Join(dir, fmt.Sprint(wanted))); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -64,7 +64,7 @@ func (w *Watch) overflow() error {
 }
 
 // elsewhere reports whether the path does not lead any more to what is watched. The kernel reports
-// nothing of that when a folder above the path gets another name, or a link on the way another
+// nothing of that when a directory above the path gets another name, or a link on the way another
 // target.
 func (w *Watch) elsewhere() bool {
 	now, err := locate(w.options.Path, w.file)
@@ -72,7 +72,7 @@ func (w *Watch) elsewhere() bool {
 		err = classify(w.options.Path, err)
 		return errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
 	}
-	return now.target != w.at.target || !os.SameFile(now.folder, w.at.folder)
+	return now.target != w.at.target || !os.SameFile(now.directory, w.at.directory)
 }
 
 // handle passes an event on. It reports whether what is watched is gone.
@@ -91,9 +91,9 @@ func (w *Watch) handle(event fsnotify.Event) (gone bool, err error) {
 	if w.file && path != root {
 		return false, nil
 	}
-	// An event that was on its way when its folder left: the folder's new name, if it has one, is
-	// read from the start.
-	if _, watched := w.folders[filepath.Dir(path)]; !watched && path != root {
+	// An event that was on its way when its directory left: the directory's new name, if it has
+	// one, is read from the start.
+	if _, watched := w.directories[filepath.Dir(path)]; !watched && path != root {
 		return false, nil
 	}
 	if kind := kind(event); kind != "" {
@@ -124,15 +124,15 @@ func (w *Watch) appeared(path string) error {
 // forget takes the watches off a path that left and everything below it. They would report the old
 // names.
 func (w *Watch) forget(path string) {
-	if _, watched := w.folders[path]; !watched {
-		return // no folder
+	if _, watched := w.directories[path]; !watched {
+		return // no directory
 	}
 	w.queue.part()
-	for folder := range w.folders {
-		if folder == path || strings.HasPrefix(folder, path+"/") {
-			delete(w.folders, folder)
-			w.bytes -= len(folder)
-			_ = w.watcher.Remove(folder) // the kernel has done it for what was removed
+	for directory := range w.directories {
+		if directory == path || strings.HasPrefix(directory, path+"/") {
+			delete(w.directories, directory)
+			w.bytes -= len(directory)
+			_ = w.watcher.Remove(directory) // the kernel has done it for what was removed
 		}
 	}
 }

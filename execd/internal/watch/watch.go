@@ -25,22 +25,22 @@ var (
 	ErrNotFound   = errors.New("no such file or directory")
 	ErrPermission = errors.New("permission denied")
 	ErrInvalid    = errors.New("no path that can be followed")
-	// ErrLimit: the kernel allows no more watches, or watchers, or the paths of the folders take
-	// more than maxFolders.
+	// ErrLimit: the kernel allows no more watches, or watchers, or the paths of the directories
+	// take more than maxDirectories.
 	ErrLimit = errors.New("the kernel allows no more watches")
 )
 
-// maxFolders bounds the paths of the folders that one watch watches, in bytes.
-const maxFolders = 16 << 20
+// maxDirectories bounds the paths of the directories that one watch watches, in bytes.
+const maxDirectories = 16 << 20
 
-// errFolders is the ErrLimit of a tree that is too large.
-type errFolders struct{}
+// errDirectories is the ErrLimit of a tree that is too large.
+type errDirectories struct{}
 
-func (errFolders) Error() string {
-	return fmt.Sprintf("the paths of its folders take more than %d bytes: watch a part of it", maxFolders)
+func (errDirectories) Error() string {
+	return fmt.Sprintf("the paths of its directories take more than %d bytes: watch a part of it", maxDirectories)
 }
 
-func (errFolders) Is(target error) bool { return target == ErrLimit }
+func (errDirectories) Is(target error) bool { return target == ErrLimit }
 
 // Type is what an event reports.
 type Type string
@@ -84,16 +84,16 @@ type Options struct {
 
 // Watch reports what happens to a path. It is to be closed.
 type Watch struct {
-	options  Options
-	watcher  *fsnotify.Watcher
-	file     bool                // the path is no directory
-	at       location            // when the watch was opened
-	folders  map[string]struct{} // that are watched; run alone uses it
-	bytes    int                 // of their paths
-	failures chan error          // what went wrong with the watcher
-	stop     chan struct{}
-	stopped  chan struct{}
-	queue    *queue
+	options     Options
+	watcher     *fsnotify.Watcher
+	file        bool                // the path is no directory
+	at          location            // when the watch was opened
+	directories map[string]struct{} // that are watched; run alone uses it
+	bytes       int                 // of their paths
+	failures    chan error          // what went wrong with the watcher
+	stop        chan struct{}
+	stopped     chan struct{}
+	queue       *queue
 }
 
 // Open begins to watch. It returns ErrNotFound, ErrPermission, ErrInvalid and ErrLimit.
@@ -128,16 +128,16 @@ func Open(options Options) (*Watch, error) {
 
 // location is where a path leads to.
 type location struct {
-	folder os.FileInfo // the directory itself, or the folder that a file's name is in
-	target string      // of a file: the path, or what it leads to as a link
+	directory os.FileInfo // the directory itself, or the directory that a file's name is in
+	target    string      // of a file: the path, or what it leads to as a link
 }
 
 func locate(path string, file bool) (location, error) {
 	if !file {
-		folder, err := os.Stat(path)
-		return location{folder: folder}, err
+		directory, err := os.Stat(path)
+		return location{directory: directory}, err
 	}
-	folder, err := os.Stat(filepath.Dir(path))
+	directory, err := os.Stat(filepath.Dir(path))
 	if err != nil {
 		return location{}, err
 	}
@@ -149,10 +149,10 @@ func locate(path string, file bool) (location, error) {
 	if err != nil {
 		return location{}, err
 	}
-	if os.SameFile(folder, other) { // the kernel reports one folder under one name
+	if os.SameFile(directory, other) { // the kernel reports one directory under one name
 		target = filepath.Join(filepath.Dir(path), filepath.Base(target))
 	}
-	return location{folder, target}, nil
+	return location{directory, target}, nil
 }
 
 // Close ends the watch.
@@ -216,14 +216,14 @@ func (w *Watch) renew() error {
 	if w.watcher != nil {
 		w.watcher.Close()
 	}
-	w.watcher, w.folders, w.bytes = watcher, make(map[string]struct{}), 0
+	w.watcher, w.directories, w.bytes = watcher, make(map[string]struct{}), 0
 	go w.forward(watcher)
-	// A file is watched by its folder, so that the watch survives when the file is replaced by
-	// another. So is what a link leads to, by its own folder.
+	// A file is watched by its directory, so that the watch survives when the file is replaced by
+	// another. So is what a link leads to, by its own directory.
 	if root := w.options.Path; w.file {
 		err = w.add(filepath.Dir(root))
-		if folder := filepath.Dir(w.at.target); err == nil && folder != filepath.Dir(root) {
-			err = w.add(folder)
+		if directory := filepath.Dir(w.at.target); err == nil && directory != filepath.Dir(root) {
+			err = w.add(directory)
 		}
 	} else {
 		err = w.addTree(root, false)
@@ -239,7 +239,7 @@ func (w *Watch) renew() error {
 func (w *Watch) forward(watcher *fsnotify.Watcher) {
 	for err := range watcher.Errors {
 		if errors.Is(err, syscall.EINVAL) {
-			continue // a folder was removed in the moment in which it was no longer to be watched
+			continue // a directory was removed in the moment in which it was no longer to be watched
 		}
 		select {
 		case w.failures <- err:
@@ -248,35 +248,35 @@ func (w *Watch) forward(watcher *fsnotify.Watcher) {
 	}
 }
 
-func (w *Watch) add(folder string) error {
-	if _, watched := w.folders[folder]; !watched && w.bytes+len(folder) > maxFolders {
-		return fmt.Errorf("%s: %w", w.options.Path, errFolders{})
+func (w *Watch) add(directory string) error {
+	if _, watched := w.directories[directory]; !watched && w.bytes+len(directory) > maxDirectories {
+		return fmt.Errorf("%s: %w", w.options.Path, errDirectories{})
 	}
-	if err := w.watcher.Add(folder); err != nil {
-		return classify(folder, err)
+	if err := w.watcher.Add(directory); err != nil {
+		return classify(directory, err)
 	}
-	if _, watched := w.folders[folder]; !watched {
-		w.folders[folder] = struct{}{}
-		w.bytes += len(folder)
+	if _, watched := w.directories[directory]; !watched {
+		w.directories[directory] = struct{}{}
+		w.bytes += len(directory)
 	}
 	return nil
 }
 
-// addTree watches a folder and, if asked for, what is below. Each folder is read after its watch
-// stands, so nothing slips in between. announce is whether what is found is reported.
-func (w *Watch) addTree(folder string, announce bool) error {
-	if err := w.add(folder); err != nil {
+// addTree watches a directory and, if asked for, what is below. Each directory is read after its
+// watch stands, so nothing slips in between. announce is whether what is found is reported.
+func (w *Watch) addTree(directory string, announce bool) error {
+	if err := w.add(directory); err != nil {
 		return err
 	}
 	if !w.options.Recursive {
 		return nil
 	}
-	below, err := w.readFolder(folder, announce)
+	below, err := w.readDirectory(directory, announce)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
-		return classify(folder, err)
+		return classify(directory, err)
 	}
 	for _, name := range below {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		// What is gone again was reported by its parent; what we may not read reports nothing.
 		err := w.addTree(path, announce)
 		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPermission) {
@@ -286,26 +286,26 @@ func (w *Watch) addTree(folder string, announce bool) error {
 	return nil
 }
 
-// readFolder returns the names of the folders in a folder, and reports what else it finds if asked
-// to. There may be more than fit into memory.
-func (w *Watch) readFolder(folder string, announce bool) (below []string, err error) {
+// readDirectory returns the names of the directories in a directory, and reports what else it finds
+// if asked to. There may be more than fit into memory.
+func (w *Watch) readDirectory(directory string, announce bool) (below []string, err error) {
 	// It may have been replaced, by a FIFO for example, whose open blocks.
-	dir, err := os.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0)
+	dir, err := os.OpenFile(directory, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	for room := maxFolders; ; {
+	for room := maxDirectories; ; {
 		entries, err := dir.ReadDir(256)
 		for _, entry := range entries {
 			if announce {
-				w.queue.put(Event{Type: Create, Path: filepath.Join(folder, entry.Name())})
+				w.queue.put(Event{Type: Create, Path: filepath.Join(directory, entry.Name())})
 			}
 			if !entry.IsDir() {
 				continue
 			}
-			if room -= len(folder) + len(entry.Name()); room < 0 { // they could not all be watched
-				return below, fmt.Errorf("%s: %w", w.options.Path, errFolders{})
+			if room -= len(directory) + len(entry.Name()); room < 0 { // they could not all be watched
+				return below, fmt.Errorf("%s: %w", w.options.Path, errDirectories{})
 			}
 			below = append(below, entry.Name())
 		}

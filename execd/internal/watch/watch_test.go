@@ -128,7 +128,7 @@ func TestNextThatIsCutOff(t *testing.T) {
 	}
 }
 
-func TestNewFoldersAreWatched(t *testing.T) {
+func TestNewDirectoriesAreWatched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	shell(t, dir, "mkdir there")
@@ -137,7 +137,7 @@ func TestNewFoldersAreWatched(t *testing.T) {
 	o.until("create a", "create a/b", "create a/b/c", "create a/b/c/f", "create there/g")
 	shell(t, dir, "echo x >> a/b/c/f")
 	o.until("write a/b/c/f")
-	// A folder with another name goes on being watched, under that name.
+	// A directory with another name goes on being watched, under that name.
 	shell(t, dir, "mv a z; echo > z/b/c/h; echo y >> z/b/c/f")
 	o.until("rename a", "create z", "create z/b/c/f", "create z/b/c/h")
 	before := len(o.seen)
@@ -166,21 +166,21 @@ func TestLinksAreNotFollowed(t *testing.T) {
 func TestTheEndIsReported(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ path, script, last string }{
-		"a directory is removed":  {"dir", "rm -r dir", "remove ."},
-		"a directory is renamed":  {"dir", "mv dir other", "rename ."},
-		"a file is removed":       {"dir/file", "rm dir/file", "remove ."},
-		"a file is renamed":       {"dir/file", "mv dir/file other", "rename ."},
-		"a file's folder renamed": {"dir/file", "mv dir other", "rename ."},
+		"a directory is removed":     {"dir", "rm -r dir", "remove ."},
+		"a directory is renamed":     {"dir", "mv dir other", "rename ."},
+		"a file is removed":          {"dir/file", "rm dir/file", "remove ."},
+		"a file is renamed":          {"dir/file", "mv dir/file other", "rename ."},
+		"a file's directory renamed": {"dir/file", "mv dir other", "rename ."},
 
-		"a folder above is renamed":          {"above/sub", "mv above other", "rename ."},
-		"a folder above is replaced":         {"above/sub", "mv above other; cp -r other above; echo > above/sub/x", "rename ."},
-		"a folder above a file is replaced":  {"above/sub/file", "mv above other; cp -r other above; echo > above/sub/file", "rename ."},
-		"a link to a directory is replaced":  {"link", "ln -sfn above link", "rename ."},
-		"a link to a directory is removed":   {"link", "rm link", "rename ."},
-		"a link above is replaced":           {"link/sub", "ln -sfn above link", "rename ."},
-		"a link to a file is replaced":       {"linked", "ln -sf dir/beside linked", "rename ."},
-		"a link to a file leads nowhere":     {"linked", "rm dir/file", "remove ."},
-		"a link to a file whose folder left": {"linked", "mv dir other", "rename ."},
+		"a directory above is renamed":          {"above/sub", "mv above other", "rename ."},
+		"a directory above is replaced":         {"above/sub", "mv above other; cp -r other above; echo > above/sub/x", "rename ."},
+		"a directory above a file is replaced":  {"above/sub/file", "mv above other; cp -r other above; echo > above/sub/file", "rename ."},
+		"a link to a directory is replaced":     {"link", "ln -sfn above link", "rename ."},
+		"a link to a directory is removed":      {"link", "rm link", "rename ."},
+		"a link above is replaced":              {"link/sub", "ln -sfn above link", "rename ."},
+		"a link to a file is replaced":          {"linked", "ln -sf dir/beside linked", "rename ."},
+		"a link to a file leads nowhere":        {"linked", "rm dir/file", "remove ."},
+		"a link to a file whose directory left": {"linked", "mv dir other", "rename ."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -259,9 +259,9 @@ func TestBurstOfFiles(t *testing.T) {
 	}
 }
 
-// A folder that leaves and is removed at once is the moment in which fsnotify reports errors under
-// its lock.
-func TestFoldersThatLeave(t *testing.T) {
+// A directory that leaves and is removed at once is the moment in which fsnotify reports errors
+// under its lock.
+func TestDirectoriesThatLeave(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
 	o := observe(t, watch.Options{Path: dir, Recursive: true})
@@ -300,7 +300,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestTreeThatIsTooLarge: the paths of watched folders are bounded, at the start of a watch and
+// TestTreeThatIsTooLarge: the paths of watched directories are bounded, at the start of a watch and
 // later.
 func TestTreeThatIsTooLarge(t *testing.T) {
 	dir := t.TempDir()

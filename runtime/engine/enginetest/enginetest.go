@@ -43,7 +43,7 @@ const OwnKernel Trait = "own kernel"
 
 // KeptAsLayers: a snapshot is a layer of an image, as Docker writes it. It has times to the second,
 // zeros in the place of holes, and neither extended attributes of users nor the mode of the root
-// folder; its files are not counted. A container that was rolled back begins a new log.
+// directory; its files are not counted. A container that was rolled back begins a new log.
 const KeptAsLayers Trait = "kept as layers"
 
 // Open returns the engine under test, which must reach registries on 127.0.0.1 of this machine
@@ -91,7 +91,7 @@ func Run(t *testing.T, open Open, traits ...Trait) {
 			"FreshVolume":                 s.testFreshVolume,
 			"MountOnLink":                 s.testMountOnLink,
 			"Watch":                       s.testWatch,
-			"EnsureFolder":                s.testEnsureFolder,
+			"EnsureDirectory":             s.testEnsureDirectory,
 			"MakeVolume":                  s.testMakeVolume,
 			"Snapshot":                    s.testSnapshot,
 			"SnapshotDiff":                s.testSnapshotDiff,
@@ -105,9 +105,9 @@ func Run(t *testing.T, open Open, traits ...Trait) {
 			"Traffic":                     s.testTraffic,
 			"TrafficEnds":                 s.testTrafficEnds,
 			"TrafficRefuses":              s.testTrafficRefuses,
-			"EnsureFolderHeals":           s.testEnsureFolderHeals,
-			"EnsureFolderTogether":        s.testEnsureFolderTogether,
-			"EnsureFolderRefuses":         s.testEnsureFolderRefuses,
+			"EnsureDirectoryHeals":        s.testEnsureDirectoryHeals,
+			"EnsureDirectoryTogether":     s.testEnsureDirectoryTogether,
+			"EnsureDirectoryRefuses":      s.testEnsureDirectoryRefuses,
 			"EnsureImage":                 s.testEnsureImage,
 			"EnsureImagePrivate":          s.testEnsureImagePrivate,
 			"EnsureImageRefuses":          s.testEnsureImageRefuses,

@@ -22,20 +22,20 @@ import (
 
 // What every image of the suite holds.
 const (
-	probeFolder = "/opt/probe"
-	probePath   = probeFolder + "/probe"
-	probeNote   = probeFolder + "/folder/note"
-	noteText    = "a note\n"
+	probeDirectory = "/opt/probe"
+	probePath      = probeDirectory + "/probe"
+	probeNote      = probeDirectory + "/directory/note"
+	noteText       = "a note\n"
 )
 
 // buildProbe compiles the probe program, static, for the machine that the tests run on.
 func buildProbe(t *testing.T) []byte {
 	t.Helper()
-	folder := t.TempDir()
-	if err := program.Build(t.Context(), folder, "sandbox.internal/runtime/engine/enginetest/probe"); err != nil {
+	directory := t.TempDir()
+	if err := program.Build(t.Context(), directory, "sandbox.internal/runtime/engine/enginetest/probe"); err != nil {
 		t.Fatal(err)
 	}
-	content, err := os.ReadFile(filepath.Join(folder, "probe"))
+	content, err := os.ReadFile(filepath.Join(directory, "probe"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,13 +57,13 @@ func (r *testRegistry) pushWithLayer(t *testing.T, name string) (ref, layerDiges
 	own := layer(t, entry{name: "unique", content: unique})
 	image, err := mutate.AppendLayers(empty.Image, own, layer(t,
 		entry{name: "opt/", mode: 0o755},
-		entry{name: strings.Trim(probeFolder, "/") + "/", mode: 0o750},
+		entry{name: strings.Trim(probeDirectory, "/") + "/", mode: 0o750},
 		entry{name: strings.Trim(probePath, "/"), mode: 0o755, content: r.probe},
 		entry{name: path.Dir(strings.Trim(probeNote, "/")) + "/", mode: 0o700},
 		entry{name: strings.Trim(probeNote, "/"), mode: 0o640, content: []byte(noteText)},
-		entry{name: strings.Trim(probeFolder, "/") + "/link", link: "folder/note"},
+		entry{name: strings.Trim(probeDirectory, "/") + "/link", link: "directory/note"},
 		entry{name: "tmp/", mode: 0o777},
-		entry{name: "way", link: probeFolder},
+		entry{name: "way", link: probeDirectory},
 	))
 	if err != nil {
 		t.Fatal(err)
@@ -97,8 +97,8 @@ func rootFS(t *testing.T, image v1.Image) v1.RootFS {
 	return config.RootFS
 }
 
-// entry is a file of a layer: a folder when its name ends in a slash, a symbolic link when link is
-// set.
+// entry is a file of a layer: a directory when its name ends in a slash, a symbolic link when link
+// is set.
 type entry struct {
 	name    string
 	mode    int64

@@ -11,14 +11,14 @@ import (
 )
 
 func (s *suite) testMounts(t *testing.T) {
-	folder, volume := t.TempDir(), s.volume(t)
+	directory, volume := t.TempDir(), s.volume(t)
 	run := func(m engine.Mount, words ...string) engine.Container {
 		spec := s.spec(words...)
 		spec.Mounts = []engine.Mount{m}
 		return s.waitStatus(t, s.start(t, spec), engine.StatusExited)
 	}
 	for name, m := range map[string]engine.Mount{
-		"host path": {HostPath: folder, Target: "/data"},
+		"host path": {HostPath: directory, Target: "/data"},
 		"volume":    {Volume: volume, Target: "/data"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -34,25 +34,25 @@ func (s *suite) testMounts(t *testing.T) {
 			}
 		})
 	}
-	if content, err := os.ReadFile(filepath.Join(folder, "file")); err != nil || string(content) != "text" {
-		t.Errorf("the host's folder has %q, %v", content, err)
+	if content, err := os.ReadFile(filepath.Join(directory, "file")); err != nil || string(content) != "text" {
+		t.Errorf("the host's directory has %q, %v", content, err)
 	}
 }
 
 func (s *suite) testMountRefuses(t *testing.T) {
-	folder, volume := t.TempDir(), s.filledVolume(t)
+	directory, volume := t.TempDir(), s.filledVolume(t)
 	for name, m := range map[string]engine.Mount{
-		"missing host path":       {HostPath: filepath.Join(folder, "missing"), Target: "/data"},
+		"missing host path":       {HostPath: filepath.Join(directory, "missing"), Target: "/data"},
 		"relative host path":      {HostPath: "data", Target: "/data"},
-		"relative target":         {HostPath: folder, Target: "data"},
+		"relative target":         {HostPath: directory, Target: "data"},
 		"no source":               {Target: "/data"},
-		"two sources":             {HostPath: folder, Volume: volume, Target: "/data"},
-		"sub path of a host path": {HostPath: folder, SubPath: "sub", Target: "/data"},
+		"two sources":             {HostPath: directory, Volume: volume, Target: "/data"},
+		"sub path of a host path": {HostPath: directory, SubPath: "sub", Target: "/data"},
 		"sub path upwards":        {Volume: volume, SubPath: "../sub", Target: "/data"},
-		"absolute sub path":       {Volume: volume, SubPath: "/folder", Target: "/data"},
+		"absolute sub path":       {Volume: volume, SubPath: "/directory", Target: "/data"},
 		"missing sub path":        {Volume: volume, SubPath: "missing", Target: "/data"},
-		"sub path of a folder":    {Folder: s.folder(t), SubPath: "folder", Target: "/data"},
-		"sub path of no volume":   {Volume: "enginetest-no-such-volume", SubPath: "folder", Target: "/data"},
+		"sub path of a directory": {Directory: s.directory(t), SubPath: "directory", Target: "/data"},
+		"sub path of no volume":   {Volume: "enginetest-no-such-volume", SubPath: "directory", Target: "/data"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := s.spec("sleep")
@@ -70,7 +70,7 @@ func (s *suite) testMountRefuses(t *testing.T) {
 func (s *suite) testSubPath(t *testing.T) {
 	volume := s.filledVolume(t)
 	spec := s.spec("cat", "/data/note")
-	spec.Mounts = []engine.Mount{{Volume: volume, SubPath: "folder", Target: "/data", ReadOnly: true}}
+	spec.Mounts = []engine.Mount{{Volume: volume, SubPath: "directory", Target: "/data", ReadOnly: true}}
 	if got := s.output(t, spec); got != noteText {
 		t.Errorf("got %q, want %q", got, noteText)
 	}
@@ -99,10 +99,10 @@ func (s *suite) testFreshVolume(t *testing.T) {
 // testMountOnLink: nothing is mounted where a symbolic link of the image leads.
 func (s *suite) testMountOnLink(t *testing.T) {
 	spec := s.spec("sleep")
-	spec.Mounts = []engine.Mount{{HostPath: t.TempDir(), Target: "/way/folder"}}
+	spec.Mounts = []engine.Mount{{HostPath: t.TempDir(), Target: "/way/directory"}}
 	_, err := s.engine.Create(t.Context(), spec)
 	var target *engine.TargetError
-	if !errors.As(err, &target) || target.Target != "/way/folder" {
+	if !errors.As(err, &target) || target.Target != "/way/directory" {
 		t.Errorf("got %v, want an error about the target", err)
 	}
 	wantError(t, err, engine.ErrInvalid)
@@ -110,11 +110,11 @@ func (s *suite) testMountOnLink(t *testing.T) {
 	wantError(t, err, engine.ErrNotFound)
 }
 
-// filledVolume returns a volume that holds the image's probe folder.
+// filledVolume returns a volume that holds the image's probe directory.
 func (s *suite) filledVolume(t *testing.T) string {
 	t.Helper()
 	name := s.volume(t)
-	spec := s.spec("copy", probeFolder, "/data")
+	spec := s.spec("copy", probeDirectory, "/data")
 	spec.Mounts = []engine.Mount{{Volume: name, Target: "/data"}}
 	if ended := s.waitStatus(t, s.start(t, spec), engine.StatusExited); ended.ExitCode != 0 {
 		t.Fatalf("filling the volume ended with exit code %d", ended.ExitCode)
@@ -122,12 +122,12 @@ func (s *suite) filledVolume(t *testing.T) string {
 	return name
 }
 
-// folder returns the name of the image's probe folder, made available.
-func (s *suite) folder(t *testing.T) string {
+// directory returns the name of the image's probe directory, made available.
+func (s *suite) directory(t *testing.T) string {
 	t.Helper()
 	name := s.volume(t)
-	if err := s.engine.EnsureFolder(t.Context(), name, s.imageID, probeFolder, s.labels()); err != nil {
-		t.Fatalf("EnsureFolder: %v", err)
+	if err := s.engine.EnsureDirectory(t.Context(), name, s.imageID, probeDirectory, s.labels()); err != nil {
+		t.Fatalf("EnsureDirectory: %v", err)
 	}
 	return name
 }

@@ -69,7 +69,7 @@ func (s *suite) asKept(lines ...string) []string {
 	if !s.keptAsLayers {
 		return lines
 	}
-	lost := strings.NewReplacer(`user.test="value"`, "", `user.test="of a folder"`, "", "1000000000123456789", "1000000000000000000", "sparse=true", "")
+	lost := strings.NewReplacer(`user.test="value"`, "", `user.test="of a directory"`, "", "1000000000123456789", "1000000000000000000", "sparse=true", "")
 	for i, line := range lines {
 		lines[i] = lost.Replace(line)
 	}
@@ -95,7 +95,7 @@ func (s *suite) testSnapshot(t *testing.T) {
 	first := s.take(t, snapshots, id)
 	made := s.output(t, s.from(first, "digest", "/data"))
 	for _, want := range s.asKept(
-		`"/data/file" -rw-r----- 0:0 [user.test="value"] 1000000000123456789 7`, `"/data/kept" drwxr-x--- 0:0 [user.test="of a folder"] 1000000000123456789`,
+		`"/data/file" -rw-r----- 0:0 [user.test="value"] 1000000000123456789 7`, `"/data/kept" drwxr-x--- 0:0 [user.test="of a directory"] 1000000000123456789`,
 		`"/data/kept/link" -rw-r----- 0:0 [user.test="value"] is "/data/file"`, `"/data/program" ugrwx--x--x 7:8`, `to /etc/passwd`,
 		`"/data/fifo" prw--w--w-`, "67108874", "sparse=true",
 	) {

@@ -10,41 +10,41 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// readNote reads the note out of a folder of the image.
-func (s *suite) readNote(t *testing.T, folder string) string {
+// readNote reads the note out of a directory of the image.
+func (s *suite) readNote(t *testing.T, directory string) string {
 	t.Helper()
 	spec := s.spec("cat", "/data/link") // the link must have survived too
-	spec.Mounts = []engine.Mount{{Folder: folder, Target: "/data"}}
+	spec.Mounts = []engine.Mount{{Directory: directory, Target: "/data"}}
 	return s.output(t, spec)
 }
 
-func (s *suite) testEnsureFolder(t *testing.T) {
-	folder := s.folder(t)
-	if got := s.readNote(t, folder); got != noteText {
-		t.Errorf("the folder's note is %q, want %q", got, noteText)
+func (s *suite) testEnsureDirectory(t *testing.T) {
+	directory := s.directory(t)
+	if got := s.readNote(t, directory); got != noteText {
+		t.Errorf("the directory's note is %q, want %q", got, noteText)
 	}
 	change := s.spec("write", "/data/file", "text")
-	change.Mounts = []engine.Mount{{Folder: folder, Target: "/data"}}
+	change.Mounts = []engine.Mount{{Directory: directory, Target: "/data"}}
 	if ended := s.waitStatus(t, s.start(t, change), engine.StatusExited); ended.ExitCode == 0 {
-		t.Error("the folder was written to")
+		t.Error("the directory was written to")
 	}
 	program := s.spec()
-	program.Entrypoint = []string{"/data/probe", "print", "out:runs from the folder"}
-	program.Mounts = []engine.Mount{{Folder: folder, Target: "/data"}}
-	if got := s.output(t, program); got != "runs from the folder\n" {
-		t.Errorf("the folder's program wrote %q", got)
+	program.Entrypoint = []string{"/data/probe", "print", "out:runs from the directory"}
+	program.Mounts = []engine.Mount{{Directory: directory, Target: "/data"}}
+	if got := s.output(t, program); got != "runs from the directory\n" {
+		t.Errorf("the directory's program wrote %q", got)
 	}
 	labelled, err := s.janitor.Volumes(t.Context(), runLabel, s.run)
-	if err != nil || !slices.Contains(labelled, folder) {
-		t.Errorf("the folder does not carry its labels: %v, %v", labelled, err)
+	if err != nil || !slices.Contains(labelled, directory) {
+		t.Errorf("the directory does not carry its labels: %v, %v", labelled, err)
 	}
 
 	// In use, and filled: left alone.
 	user := s.spec("sleep")
 	user.Mounts = program.Mounts
 	s.start(t, user)
-	if err := s.engine.EnsureFolder(t.Context(), folder, s.imageID, probeFolder, s.labels()); err != nil {
-		t.Errorf("EnsureFolder of a complete folder: %v", err)
+	if err := s.engine.EnsureDirectory(t.Context(), directory, s.imageID, probeDirectory, s.labels()); err != nil {
+		t.Errorf("EnsureDirectory of a complete directory: %v", err)
 	}
 }
 
@@ -80,9 +80,9 @@ func (s *suite) testMakeVolume(t *testing.T) {
 	}
 }
 
-// testEnsureFolderHeals: a volume that a crash left half full is filled, also before this engine
+// testEnsureDirectoryHeals: a volume that a crash left half full is filled, also before this engine
 // first looks at it.
-func (s *suite) testEnsureFolderHeals(t *testing.T) {
+func (s *suite) testEnsureDirectoryHeals(t *testing.T) {
 	volume := s.volume(t)
 	half := s.spec("write", "/data/probe", "half a program")
 	half.Mounts = []engine.Mount{{Volume: volume, Target: "/data"}}
@@ -91,21 +91,21 @@ func (s *suite) testEnsureFolderHeals(t *testing.T) {
 	if err := s.engine.Remove(t.Context(), half.Name); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.engine.EnsureFolder(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
-		t.Fatalf("EnsureFolder: %v", err)
+	if err := s.engine.EnsureDirectory(t.Context(), volume, s.imageID, probeDirectory, s.labels()); err != nil {
+		t.Fatalf("EnsureDirectory: %v", err)
 	}
 	if got := s.readNote(t, volume); got != noteText {
 		t.Errorf("the volume's note is %q, want %q", got, noteText)
 	}
 }
 
-func (s *suite) testEnsureFolderTogether(t *testing.T) {
+func (s *suite) testEnsureDirectoryTogether(t *testing.T) {
 	volume := s.volume(t)
 	var group sync.WaitGroup
 	for range 5 {
 		group.Go(func() {
-			if err := s.engine.EnsureFolder(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
-				t.Errorf("EnsureFolder: %v", err)
+			if err := s.engine.EnsureDirectory(t.Context(), volume, s.imageID, probeDirectory, s.labels()); err != nil {
+				t.Errorf("EnsureDirectory: %v", err)
 			}
 		})
 	}
@@ -115,10 +115,10 @@ func (s *suite) testEnsureFolderTogether(t *testing.T) {
 	}
 }
 
-func (s *suite) testEnsureFolderRefuses(t *testing.T) {
-	err := s.engine.EnsureFolder(t.Context(), s.volume(t), s.imageID, "/no/such/folder", s.labels())
-	wantError(t, err, engine.ErrInvalid, "/no/such/folder")
-	err = s.engine.EnsureFolder(t.Context(), s.volume(t), "sha256:"+s.run, probeFolder, s.labels())
+func (s *suite) testEnsureDirectoryRefuses(t *testing.T) {
+	err := s.engine.EnsureDirectory(t.Context(), s.volume(t), s.imageID, "/no/such/directory", s.labels())
+	wantError(t, err, engine.ErrInvalid, "/no/such/directory")
+	err = s.engine.EnsureDirectory(t.Context(), s.volume(t), "sha256:"+s.run, probeDirectory, s.labels())
 	if err == nil {
 		t.Error("an image that does not exist filled a volume")
 	}

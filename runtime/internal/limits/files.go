@@ -30,8 +30,8 @@ const (
 // File is a made file, which belongs at Target in a container.
 type File struct {
 	Target string
-	// Name is the file's among those of all targets, sizes and machines: files of the same name show
-	// the same.
+	// Name is the file's among those of all targets, sizes and machines: files of the same name
+	// show the same.
 	Name    string
 	Content []byte
 }
@@ -57,7 +57,7 @@ type Files struct {
 	cpuinfos map[int]File // by the number of processors that they show
 }
 
-// NewFiles returns those of a folder with the kernel's file system proc.
+// NewFiles returns those of a directory with the kernel's file system proc.
 func NewFiles(proc string) *Files {
 	once := func(name string) func() ([]byte, error) {
 		return sync.OnceValues(func() ([]byte, error) { return os.ReadFile(filepath.Join(proc, name)) })

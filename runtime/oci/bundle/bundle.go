@@ -22,10 +22,10 @@ type Input struct {
 	ID     string
 	Spec   engine.ContainerSpec
 	Image  Config
-	Layers []string // absolute folders of the image, lowest first
-	// Written are absolute folders of what this container, or those whose snapshots it lies on, have
-	// written on top of the layers, lowest first. They decide where paths lead, and not about the
-	// user.
+	Layers []string // absolute directories of the image, lowest first
+	// Written are absolute directories of what this container, or those whose snapshots it lies on,
+	// have written on top of the layers, lowest first. They decide where paths lead, and not about
+	// the user.
 	Written []string
 	RootFS  string // absolute; where the root file system will be mounted
 	// NetNS is the path of the network namespace; empty for the host's with [engine.NetworkHost],
@@ -43,10 +43,10 @@ type Input struct {
 	Sys string
 	// CgroupsPath is the container's control group, relative to the root of the hierarchies.
 	CgroupsPath string
-	// EtcFolder holds the container's hosts, hostname, resolv.conf and machine-id; those that are
-	// missing are the image's.
-	EtcFolder string
-	// EtcSource is the path of EtcFolder for the runtime; empty when that is the same.
+	// EtcDirectory holds the container's hosts, hostname, resolv.conf and machine-id; those that
+	// are missing are the image's.
+	EtcDirectory string
+	// EtcSource is the path of EtcDirectory for the runtime; empty when that is the same.
 	EtcSource string
 	Runtime   Runtime
 	// Devices are those that Spec.Resources.GPUs stands for; their mounts are among Mounts.
@@ -62,7 +62,7 @@ type Devices struct {
 	Hooks  *specs.Hooks
 }
 
-// shown are the folders that the container's root shows, lowest first.
+// shown are the directories that the container's root shows, lowest first.
 func (in Input) shown() []string {
 	return slices.Concat(in.Layers, in.Written)
 }
@@ -87,12 +87,12 @@ func (u Users) own() uint32 { return u.Count - uint32(len(u.Beyond)) } //nolint:
 
 func (u Users) has(id uint32) bool { return id < u.own() || slices.Contains(u.Beyond, id) }
 
-// Mount is a folder or file of the host in the container.
+// Mount is a directory or file of the host in the container.
 type Mount struct {
 	Source   string // absolute
 	Target   string // absolute, in the container
 	ReadOnly bool
-	File     bool // Source is no folder; nothing can be mounted below
+	File     bool // Source is no directory; nothing can be mounted below
 	// FollowLinks mounts where symbolic links of the image lead. Any other mount is refused there.
 	FollowLinks bool
 }

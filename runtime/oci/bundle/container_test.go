@@ -137,11 +137,11 @@ func TestWriteRefuses(t *testing.T) {
 		"relative source":  func(in *bundle.Input) { in.Mounts = []bundle.Mount{{Source: "data", Target: "/data"}} },
 		"what Check does":  func(in *bundle.Input) { in.Spec.Resources.MemoryBytes = 1024 },
 		"hostile /etc/passwd": func(in *bundle.Input) {
-			folder := t.TempDir()
-			if err := os.MkdirAll(filepath.Join(folder, "etc/passwd"), 0o755); err != nil {
+			directory := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(directory, "etc/passwd"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			in.Layers = append(in.Layers, folder)
+			in.Layers = append(in.Layers, directory)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,11 +153,11 @@ func TestWriteRefuses(t *testing.T) {
 				t.Fatalf("without the change: %v", err)
 			}
 			change(&in)
-			folder := t.TempDir()
-			if err := bundle.Write(folder, in); !errors.Is(err, engine.ErrInvalid) {
+			directory := t.TempDir()
+			if err := bundle.Write(directory, in); !errors.Is(err, engine.ErrInvalid) {
 				t.Errorf("got %v, want ErrInvalid", err)
 			}
-			if _, err := os.Stat(filepath.Join(folder, "config.json")); err == nil {
+			if _, err := os.Stat(filepath.Join(directory, "config.json")); err == nil {
 				t.Error("a refused Write wrote config.json")
 			}
 		})

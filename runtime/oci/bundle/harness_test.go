@@ -24,7 +24,7 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// programs is the folder of the probe, made once.
+// programs is the directory of the probe, made once.
 var programs string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -35,14 +35,14 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	folder, err := os.MkdirTemp("", "bundle-test-")
+	directory, err := os.MkdirTemp("", "bundle-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer func() { _ = os.RemoveAll(folder) }()
-	programs = folder
-	if err := program.Build(context.Background(), folder, "sandbox.internal/runtime/oci/bundle/probe"); err != nil {
+	defer func() { _ = os.RemoveAll(directory) }()
+	programs = directory
+	if err := program.Build(context.Background(), directory, "sandbox.internal/runtime/oci/bundle/probe"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -61,12 +61,12 @@ exec "$@"
 
 // box is a container for tests.
 type box struct {
-	in      bundle.Input
-	group   cgroup.Group
-	folder  string
-	root    string
-	process *os.Process
-	output  string
+	in        bundle.Input
+	group     cgroup.Group
+	directory string
+	root      string
+	process   *os.Process
+	output    string
 	// plainSeccomp is whether the runtime compiles the seccomp profile.
 	plainSeccomp bool
 }
@@ -80,25 +80,25 @@ var serviceDrops = []string{
 // layer makes the image: the probe, and accounts.
 func layer(t *testing.T) string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, content := range map[string]string{
 		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\nworker:x:1000:1001::/srv/worker:/bin/sh\n",
 		"etc/group":  "root:x:0:\nworker:x:1001:\nstaff:x:50:worker\n",
 	} {
-		write(t, filepath.Join(folder, name), content)
+		write(t, filepath.Join(directory, name), content)
 	}
 	content, err := os.ReadFile(filepath.Join(programs, "probe"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(folder, "probe"), string(content))
-	if err := os.Chmod(filepath.Join(folder, "probe"), 0o755); err != nil {
+	write(t, filepath.Join(directory, "probe"), string(content))
+	if err := os.Chmod(filepath.Join(directory, "probe"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(folder, 0o755); err != nil {
+	if err := os.Chmod(directory, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return folder
+	return directory
 }
 
 func write(t *testing.T, name, content string) {
@@ -145,11 +145,11 @@ func newBox(t *testing.T, runtime bundle.Runtime, spec engine.ContainerSpec) *bo
 	b := &box{
 		in: bundle.Input{
 			ID: id, Spec: spec, Layers: []string{image}, RootFS: image, CgroupsPath: group.Path(),
-			EtcFolder: etc, Runtime: runtime,
+			EtcDirectory: etc, Runtime: runtime,
 		},
-		group: group, folder: t.TempDir(), root: t.TempDir(),
+		group: group, directory: t.TempDir(), root: t.TempDir(),
 	}
-	b.output = filepath.Join(b.folder, "output")
+	b.output = filepath.Join(b.directory, "output")
 	t.Cleanup(func() {
 		if err := group.Remove(); err != nil {
 			t.Error(err)
@@ -174,7 +174,7 @@ func (b *box) runtime(t *testing.T, arguments []string) error {
 	t.Helper()
 	script := []string{"-c", enter, "enter"}
 	if !b.in.Runtime.JoinsCgroup {
-		script = append(script, b.group.Folders()...)
+		script = append(script, b.group.Directories()...)
 	}
 	command := wait.Command(t, "sh", append(append(script, "--"), arguments...)...)
 	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS}
@@ -194,16 +194,16 @@ func (b *box) runtime(t *testing.T, arguments []string) error {
 // start creates and starts the container.
 func (b *box) start(t *testing.T) error {
 	t.Helper()
-	if err := bundle.Write(b.folder, b.in); err != nil {
+	if err := bundle.Write(b.directory, b.in); err != nil {
 		return err
 	}
 	if b.plainSeccomp {
-		if err := withoutProgram(b.folder); err != nil {
+		if err := withoutProgram(b.directory); err != nil {
 			return err
 		}
 	}
-	pidFile := filepath.Join(b.folder, "pid")
-	if err := b.runtime(t, b.in.Runtime.RunArgs(b.root, b.folder, pidFile, b.in.ID, false)); err != nil {
+	pidFile := filepath.Join(b.directory, "pid")
+	if err := b.runtime(t, b.in.Runtime.RunArgs(b.root, b.directory, pidFile, b.in.ID, false)); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(pidFile)

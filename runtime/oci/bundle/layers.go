@@ -23,20 +23,20 @@ const (
 	maxAccounts = 1 << 20
 )
 
-// opaque marks a folder that hides those of the layers below.
+// opaque marks a directory that hides those of the layers below.
 const opaque = "trusted.overlay.opaque"
 
-// layers are the folders of an image as overlayfs stacks them, without mounting them. Links are
+// layers are the directories of an image as overlayfs stacks them, without mounting them. Links are
 // followed inside the image, never out of it.
 type layers struct {
 	roots []*os.Root // the highest first
 }
 
-// openLayers opens the folders, which are given with the lowest first.
-func openLayers(folders []string) (layers, error) {
+// openLayers opens the directories, which are given with the lowest first.
+func openLayers(directories []string) (layers, error) {
 	var l layers
-	for i := len(folders) - 1; i >= 0; i-- {
-		root, err := os.OpenRoot(folders[i])
+	for i := len(directories) - 1; i >= 0; i-- {
+		root, err := os.OpenRoot(directories[i])
 		if err != nil {
 			l.close()
 			return layers{}, fmt.Errorf("open layer: %w", err)
@@ -59,7 +59,7 @@ func (l layers) read(name string) ([]byte, error) {
 	case err != nil:
 	case found.missing:
 		err = fs.ErrNotExist
-	case found.folder:
+	case found.directory:
 		return nil, fmt.Errorf("%s of the image is not a regular file", name)
 	default:
 		return readRegular(found.root, strings.TrimPrefix(found.path, "/"), name)
@@ -90,20 +90,20 @@ func readRegular(root *os.Root, entry, name string) ([]byte, error) {
 
 // place is where a path leads in an image, for a process whose root directory that is.
 type place struct {
-	path    string   // absolute, without symbolic links
-	links   []string // the symbolic links on the way, without links before their last part
-	missing bool     // the image has nothing there
-	folder  bool
-	root    *os.Root // the layer that shows what is no folder
-	entered []level  // the folders on the way, also to where links lead
+	path      string   // absolute, without symbolic links
+	links     []string // the symbolic links on the way, without links before their last part
+	missing   bool     // the image has nothing there
+	directory bool
+	root      *os.Root // the layer that shows what is no directory
+	entered   []level  // the directories on the way, also to where links lead
 }
 
-// resolve follows the path as the kernel does. What is missing counts as folders, as which the
+// resolve follows the path as the kernel does. What is missing counts as directories, as which the
 // runtime makes it.
 func (l layers) resolve(name string) (place, error) {
 	var p place
-	way := []level{{roots: l.roots, at: "."}} // the root, and the folders of the names
-	var names []string                        // more than folders when the rest is missing
+	way := []level{{roots: l.roots, at: "."}} // the root, and the directories of the names
+	var names []string                        // more than directories when the rest is missing
 	rest := name
 	for steps := 0; rest != ""; steps++ {
 		if steps > maxSteps || len(rest) > unix.PathMax {
@@ -147,26 +147,26 @@ func (l layers) resolve(name string) (place, error) {
 		}
 	}
 	p.path = "/" + path.Join(names...)
-	p.folder = p.root == nil && len(way) > len(names)
-	p.missing = p.root == nil && !p.folder
+	p.directory = p.root == nil && len(way) > len(names)
+	p.missing = p.root == nil && !p.directory
 	return p, nil
 }
 
-// level is a folder of an image, by the layers that show something of it.
+// level is a directory of an image, by the layers that show something of it.
 type level struct {
 	roots []*os.Root // the highest first
 	at    string     // its path in each
 }
 
-// entry is what a folder has of a name: a symbolic link, something else that is no folder, or a
-// folder.
+// entry is what a directory has of a name: a symbolic link, something else that is no directory, or
+// a directory.
 type entry struct {
 	link  string   // its target
 	file  *os.Root // the layer that has it
 	level level
 }
 
-// child returns what the folder has of the name. It returns [fs.ErrNotExist].
+// child returns what the directory has of the name. It returns [fs.ErrNotExist].
 func (l level) child(name string) (entry, error) {
 	next := level{at: path.Join(l.at, name)}
 	for _, root := range l.roots {
@@ -182,7 +182,7 @@ func (l level) child(name string) (entry, error) {
 				return entry{level: next}, nil
 			}
 			continue
-		case len(next.roots) > 0: // hidden by a folder above
+		case len(next.roots) > 0: // hidden by a directory above
 			return entry{level: next}, nil
 		case isWhiteout(info):
 			return entry{}, fs.ErrNotExist
@@ -205,12 +205,12 @@ func isWhiteout(info fs.FileInfo) bool {
 }
 
 func isOpaque(root *os.Root, name string) bool {
-	folder, err := root.Open(name)
+	directory, err := root.Open(name)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = folder.Close() }()
+	defer func() { _ = directory.Close() }()
 	var value [2]byte
-	n, err := unix.Fgetxattr(int(folder.Fd()), opaque, value[:])
+	n, err := unix.Fgetxattr(int(directory.Fd()), opaque, value[:])
 	return err == nil && n == 1 && value[0] == 'y'
 }

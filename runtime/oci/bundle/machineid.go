@@ -7,8 +7,8 @@ const machineIDBytes = 16
 
 // HasMachineID reports whether the layers, lowest first, have a machine id in /etc/machine-id,
 // which containers of them would share. An empty file, and the word uninitialized, are none.
-func HasMachineID(folders []string) (bool, error) {
-	image, err := openLayers(folders)
+func HasMachineID(directories []string) (bool, error) {
+	image, err := openLayers(directories)
 	if err != nil {
 		return false, err
 	}

@@ -62,8 +62,8 @@ var sysOptions = []string{"nosuid", "noexec", "nodev", "ro"}
 // would share it with others ([HasMachineID]).
 var etcFiles = []string{"hosts", "hostname", "resolv.conf", "machine-id"}
 
-// mounts returns them in the order in which they are made: a folder before what is mounted in it.
-// Where symbolic links of the image lead is decided here, so that the runtime is given paths
+// mounts returns them in the order in which they are made: a directory before what is mounted in
+// it. Where symbolic links of the image lead is decided here, so that the runtime is given paths
 // without any: it would follow them to what was mounted before.
 func mounts(in Input) ([]specs.Mount, error) {
 	image, err := openLayers(in.shown())
@@ -119,12 +119,12 @@ func mounts(in Input) ([]specs.Mount, error) {
 // place for one gets none: what another mount covers, or the kernel's file systems, is not the
 // image's.
 func etcMounts(in Input, image layers, asked []Mount) ([]specs.Mount, error) {
-	if in.EtcFolder == "" {
+	if in.EtcDirectory == "" {
 		return nil, nil
 	}
 	var bound []specs.Mount
 	for _, name := range etcFiles {
-		source := filepath.Join(in.EtcFolder, name)
+		source := filepath.Join(in.EtcDirectory, name)
 		if _, err := os.Lstat(source); errors.Is(err, fs.ErrNotExist) {
 			continue
 		} else if err != nil {
@@ -132,28 +132,28 @@ func etcMounts(in Input, image layers, asked []Mount) ([]specs.Mount, error) {
 		}
 		at, err := image.resolve("/etc/" + name)
 		covered := func(mount Mount) bool { return within(at.path, mount.Target) || within(mount.Target, at.path) }
-		if err != nil || at.folder || isKernels(at.path) || slices.ContainsFunc(asked, covered) {
+		if err != nil || at.directory || isKernels(at.path) || slices.ContainsFunc(asked, covered) {
 			continue
 		}
-		source = filepath.Join(cmp.Or(in.EtcSource, in.EtcFolder), name)
+		source = filepath.Join(cmp.Or(in.EtcSource, in.EtcDirectory), name)
 		bound = append(bound, in.Runtime.bind(Mount{Source: source, Target: at.path}))
 	}
 	return bound, nil
 }
 
-// shownFiles are where the files of [Input.EtcFolder] are mounted that show a container its limits
-// as the size of the machine. Their names are the last parts of these.
+// shownFiles are where the files of [Input.EtcDirectory] are mounted that show a container its
+// limits as the size of the machine. Their names are the last parts of these.
 var shownFiles = []string{limits.CPUInfo, limits.MemInfo, limits.Online}
 
 // shownMounts returns the mounts of those of them that there are.
 func shownMounts(in Input, asked []Mount) ([]specs.Mount, error) {
-	if in.EtcFolder == "" || in.Runtime.OwnKernel {
+	if in.EtcDirectory == "" || in.Runtime.OwnKernel {
 		return nil, nil
 	}
 	var bound []specs.Mount
 	for _, target := range shownFiles {
 		name := path.Base(target)
-		if _, err := os.Lstat(filepath.Join(in.EtcFolder, name)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(in.EtcDirectory, name)); errors.Is(err, fs.ErrNotExist) {
 			continue
 		} else if err != nil {
 			return nil, err
@@ -162,7 +162,7 @@ func shownMounts(in Input, asked []Mount) ([]specs.Mount, error) {
 			continue
 		}
 		bound = append(bound, specs.Mount{
-			Destination: target, Type: "bind", Source: filepath.Join(cmp.Or(in.EtcSource, in.EtcFolder), name),
+			Destination: target, Type: "bind", Source: filepath.Join(cmp.Or(in.EtcSource, in.EtcDirectory), name),
 			Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "noexec"},
 		})
 	}

@@ -23,7 +23,7 @@ type Runtime struct {
 	// PassesFiles is whether containers can be given a descriptor (exitFD of RunArgs).
 	PassesFiles bool
 	// Delete is whether the runtime keeps processes for a container, which only its own command
-	// ends. For others it is enough to remove the folder of their state.
+	// ends. For others it is enough to remove the directory of their state.
 	Delete bool
 	// Pauses is whether only the runtime's own commands freeze a container: its processes do not
 	// survive being frozen by their control group.
@@ -74,7 +74,7 @@ var runtimes = []Runtime{
 	},
 }
 
-// searched are the folders of programs that a service's PATH may lack.
+// searched are the directories of programs that a service's PATH may lack.
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 // versionTime is how long a runtime may take to print its version.
@@ -122,8 +122,8 @@ func locate(handler string) (string, error) {
 	if path, err := exec.LookPath(handler); err == nil {
 		return filepath.Abs(path)
 	}
-	for _, folder := range searched {
-		if path, err := exec.LookPath(filepath.Join(folder, handler)); err == nil {
+	for _, directory := range searched {
+		if path, err := exec.LookPath(filepath.Join(directory, handler)); err == nil {
 			return path, nil
 		}
 	}
@@ -142,11 +142,11 @@ func (r Runtime) RunArgs(root, bundleDir, pidFile, id string, exitFD bool) []str
 }
 
 // CheckpointArgs is the command that writes the processes of a container, which may be frozen, to
-// files in a folder, for a runtime with KeepsMemory. The runtime writes what it has of the
+// files in a directory, for a runtime with KeepsMemory. The runtime writes what it has of the
 // container's files in its own memory to these before. The container goes on as it was. With direct
 // the files do not pass the host's cache, which would count as memory of the container.
-func (r Runtime) CheckpointArgs(root, id, folder string, direct bool) []string {
-	command := append(r.command(root, "checkpoint"), "--leave-running", "--compression=none", "--image-path", folder)
+func (r Runtime) CheckpointArgs(root, id, directory string, direct bool) []string {
+	command := append(r.command(root, "checkpoint"), "--leave-running", "--compression=none", "--image-path", directory)
 	if direct {
 		command = append(command, "--direct")
 	}
@@ -154,15 +154,15 @@ func (r Runtime) CheckpointArgs(root, id, folder string, direct bool) []string {
 }
 
 // RestoreArgs is RunArgs for a container whose processes are those that CheckpointArgs has written
-// to the folder. The runtime refuses a bundle that differs from the one that they were started with
-// in more than may differ.
-func (r Runtime) RestoreArgs(root, bundleDir, pidFile, id, folder string) []string {
+// to the directory. The runtime refuses a bundle that differs from the one that they were started
+// with in more than may differ.
+func (r Runtime) RestoreArgs(root, bundleDir, pidFile, id, directory string) []string {
 	command := r.command(root, "restore")
-	return append(command, "--detach", "--bundle", bundleDir, "--pid-file", pidFile, "--image-path", folder, id)
+	return append(command, "--detach", "--bundle", bundleDir, "--pid-file", pidFile, "--image-path", directory, id)
 }
 
 // DeleteArgs is the command that removes what the runtime keeps of a container whose processes have
-// ended; nil when it is enough to remove the folder root/id.
+// ended; nil when it is enough to remove the directory root/id.
 func (r Runtime) DeleteArgs(root, id string) []string {
 	if !r.Delete {
 		return nil

@@ -19,9 +19,9 @@ func TestFind(t *testing.T) {
 	if err != nil || byPath.Name != byName.Name || byPath.Path != byName.Path || byPath.Version != byName.Version {
 		t.Errorf("by path: %+v, %v", byPath, err)
 	}
-	folder := t.TempDir()
+	directory := t.TempDir()
 	program := func(name, script string) string {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		write(t, path, "#!/bin/sh\n"+script)
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
@@ -35,7 +35,7 @@ func TestFind(t *testing.T) {
 		"empty":         {"", "neither a name nor an absolute path"},
 		"another":       {program("kata", "echo kata version 3"), "none of crun, runc and runsc"},
 		"broken":        {program("broken", "echo no such library >&2; exit 127"), "no such library"},
-		"no program":    {folder, folder},
+		"no program":    {directory, directory},
 	} {
 		if found, err := bundle.Find(test.handler); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: %+v, %v; want an error with %s", name, found, err, test.want)
@@ -45,7 +45,7 @@ func TestFind(t *testing.T) {
 
 // TestCommands: what is run of each runtime.
 func TestCommands(t *testing.T) {
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, want := range map[string][3]string{
 		"crun": {
 			"--root /r --cgroup-manager=disabled run --detach --bundle /b --pid-file /p id",
@@ -63,7 +63,7 @@ func TestCommands(t *testing.T) {
 			"--root /r --platform=systrap --network=sandbox --overlay2=none --ignore-cgroups delete --force id",
 		},
 	} {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		write(t, path, "#!/bin/sh\necho "+name+" version 1.2.3\n")
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)

@@ -278,8 +278,8 @@ func readFilter(pid int) ([]unix.SockFilter, error) {
 }
 
 // withoutProgram takes the compiled filter out of a config.json: the runtime compiles the profile.
-func withoutProgram(folder string) error {
-	name := filepath.Join(folder, "config.json")
+func withoutProgram(directory string) error {
+	name := filepath.Join(directory, "config.json")
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return err

@@ -13,29 +13,29 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// kernelFolders are where the kernel's file systems are mounted in every container.
-var kernelFolders = []string{"/proc", "/dev", sysTarget}
+// kernelDirectories are where the kernel's file systems are mounted in every container.
+var kernelDirectories = []string{"/proc", "/dev", sysTarget}
 
 func isKernels(target string) bool {
-	return slices.ContainsFunc(kernelFolders, func(folder string) bool { return within(target, folder) })
+	return slices.ContainsFunc(kernelDirectories, func(directory string) bool { return within(target, directory) })
 }
 
-// within reports whether a clean path is a folder or lies in it.
-func within(name, folder string) bool {
-	return name == folder || folder == "/" || strings.HasPrefix(name, folder+"/")
+// within reports whether a clean path is a directory or lies in it.
+func within(name, directory string) bool {
+	return name == directory || directory == "/" || strings.HasPrefix(name, directory+"/")
 }
 
-// checkOwnTargets refuses an image that has something else than folders where the kernel's file
+// checkOwnTargets refuses an image that has something else than directories where the kernel's file
 // systems are mounted.
 func checkOwnTargets(image layers) error {
-	for _, folder := range kernelFolders {
-		switch at, err := image.resolve(folder); {
+	for _, directory := range kernelDirectories {
+		switch at, err := image.resolve(directory); {
 		case err != nil:
-			return invalid("image", "%s: %w", folder, err)
+			return invalid("image", "%s: %w", directory, err)
 		case len(at.links) > 0:
-			return invalid("image", "%s is a symbolic link; a file system of the kernel is mounted there", folder)
-		case !at.folder && !at.missing:
-			return invalid("image", "%s is not a folder; a file system of the kernel is mounted there", folder)
+			return invalid("image", "%s is a symbolic link; a file system of the kernel is mounted there", directory)
+		case !at.directory && !at.missing:
+			return invalid("image", "%s is not a directory; a file system of the kernel is mounted there", directory)
 		}
 	}
 	return nil
@@ -75,36 +75,36 @@ func targets(image layers, mounts []Mount) ([]Mount, error) {
 
 // CheckTargets refuses mounts that the image has no place for, as Write does later. The error is a
 // [*engine.TargetError].
-func CheckTargets(folders []string, mounts []engine.Mount) error {
-	image, err := openLayers(folders)
+func CheckTargets(directories []string, mounts []engine.Mount) error {
+	image, err := openLayers(directories)
 	if err != nil {
 		return err
 	}
 	defer image.close()
 	asked := make([]Mount, len(mounts))
 	for i, m := range mounts {
-		asked[i] = Mount{Target: m.Target, FollowLinks: m.Folder != ""}
+		asked[i] = Mount{Target: m.Target, FollowLinks: m.Directory != ""}
 	}
 	_, err = targets(image, asked)
 	return err
 }
 
-// HasFolder reports whether the image has a folder at the path.
-func HasFolder(folders []string, name string) (bool, error) {
-	image, err := openLayers(folders)
+// HasDirectory reports whether the image has a directory at the path.
+func HasDirectory(directories []string, name string) (bool, error) {
+	image, err := openLayers(directories)
 	if err != nil {
 		return false, err
 	}
 	defer image.close()
 	at, err := image.resolve(name)
-	return err == nil && at.folder, nil
+	return err == nil && at.directory, nil
 }
 
 // wrongPlace says what is wrong with the place where a mount's target leads; "" for nothing.
 func wrongPlace(mount Mount, at place, err error) string {
 	switch {
 	case errors.Is(err, unix.ENOTDIR):
-		return "leads through something in the image that is not a folder"
+		return "leads through something in the image that is not a directory"
 	case err != nil:
 		return "cannot be found in the image: " + err.Error()
 	case len(at.links) > 0 && !mount.FollowLinks:
@@ -113,8 +113,8 @@ func wrongPlace(mount Mount, at place, err error) string {
 		return "is the root of the container"
 	case at.path == "/" || len(at.links) > 0 && isKernels(at.path):
 		return "leads through the symbolic link " + quoted(at.links[0]) + " of the image to " + quoted(at.path) + ", where nothing else can be mounted"
-	case mount.FollowLinks && !at.folder && !at.missing:
-		return "is not a folder in the image"
+	case mount.FollowLinks && !at.directory && !at.missing:
+		return "is not a directory in the image"
 	}
 	return ""
 }
@@ -127,8 +127,8 @@ func quoted(name string) string {
 
 // checkWorkingDirectory refuses one that leads to files of processes: of the runtime's own, for
 // instance, before the container's program runs.
-func checkWorkingDirectory(folders []string, directory string) error {
-	image, err := openLayers(folders)
+func checkWorkingDirectory(directories []string, directory string) error {
+	image, err := openLayers(directories)
 	if err != nil {
 		return err
 	}

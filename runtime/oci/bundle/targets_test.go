@@ -15,23 +15,23 @@ import (
 
 // TestResolve: a path leads where the kernel leads a process whose root directory is the image.
 func TestResolve(t *testing.T) {
-	folders := []string{
+	directories := []string{
 		makeLayer(t, map[string]string{
 			"srv/own/x": "text", "opt": "->/var/opt", "up": "->../../../srv", "a": "->/srv/own", "trick": "->a/../seen", "file": "text",
 			"circle": "->circle", "gone/inner": "text", "seen": "text", "chain": "->up/own",
 		}),
 		makeLayer(t, map[string]string{"gone": "whiteout", "srv/new": "text"}),
 	}
-	image, err := openLayers(folders)
+	image, err := openLayers(directories)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer image.close()
 	for name, test := range map[string]struct {
-		path            string
-		links           []string
-		folder, missing bool
-		err             error
+		path               string
+		links              []string
+		directory, missing bool
+		err                error
 	}{
 		"/":                                    {"/", nil, true, false, nil},
 		"/srv/own":                             {"/srv/own", nil, true, false, nil},
@@ -52,14 +52,14 @@ func TestResolve(t *testing.T) {
 		if !errors.Is(err, test.err) {
 			t.Errorf("%.40s: %v, want %v", name, err, test.err)
 		}
-		if test.err == nil && (got.path != test.path || !slices.Equal(got.links, test.links) || got.folder != test.folder || got.missing != test.missing) {
+		if test.err == nil && (got.path != test.path || !slices.Equal(got.links, test.links) || got.directory != test.directory || got.missing != test.missing) {
 			t.Errorf("%s: %+v, want %+v", name, got, test)
 		}
 	}
 }
 
-// TestTargets: a mount goes where its path says, or nowhere; only the service's folder may be where
-// links lead, and nothing may lie there or over the links.
+// TestTargets: a mount goes where its path says, or nowhere; only the service's directory may be
+// where links lead, and nothing may lie there or over the links.
 func TestTargets(t *testing.T) {
 	daemon := Mount{Source: "/d", Target: "/opt/sandbox", FollowLinks: true}
 	at := func(target string) Mount { return Mount{Source: "/v", Target: target} }
@@ -70,19 +70,19 @@ func TestTargets(t *testing.T) {
 		says   string
 		want   []string
 	}{
-		"folders":                  {map[string]string{"x/y/z/file": "text"}, []Mount{daemon, at("/x/y/z")}, "", "", []string{"/opt/sandbox", "/x/y/z"}},
+		"directories":              {map[string]string{"x/y/z/file": "text"}, []Mount{daemon, at("/x/y/z")}, "", "", []string{"/opt/sandbox", "/x/y/z"}},
 		"nothing":                  {map[string]string{"a": "text"}, []Mount{daemon, at("/x/y/z/")}, "", "", []string{"/opt/sandbox", "/x/y/z"}},
 		"a file":                   {map[string]string{"x": "text"}, []Mount{at("/x")}, "", "", []string{"/x"}},
 		"link to the daemon":       {map[string]string{"x/y/z": "->/opt/sandbox"}, []Mount{daemon, at("/x/y/z")}, "/x/y/z", `"/x/y/z" of the image to "/opt/sandbox"`, nil},
 		"link to the kernel":       {map[string]string{"x": "->sys"}, []Mount{at("/x/fs")}, "/x/fs", `to "/sys/fs"`, nil},
 		"harmless link":            {map[string]string{"var/run": "->/run"}, []Mount{at("/var/run/x")}, "/var/run/x", `to "/run/x"; symbolic links are not followed`, nil},
-		"below a file":             {map[string]string{"x": "text"}, []Mount{at("/x/y")}, "/x/y", "not a folder", nil},
+		"below a file":             {map[string]string{"x": "text"}, []Mount{at("/x/y")}, "/x/y", "not a directory", nil},
 		"circle":                   {map[string]string{"x": "->x"}, []Mount{at("/x/y")}, "/x/y", "cannot be found", nil},
 		"the root":                 {map[string]string{"x": "text"}, []Mount{at("/")}, "/", "root", nil},
 		"opt is a link":            {map[string]string{"opt": "->/var/opt"}, []Mount{daemon, at("/data")}, "", "", []string{"/var/opt/sandbox", "/data"}},
 		"opt leads to the kernel":  {map[string]string{"opt": "->/proc/self/root"}, []Mount{daemon}, "/opt/sandbox", "nothing else can be mounted", nil},
-		"opt is a file":            {map[string]string{"opt": "text"}, []Mount{daemon}, "/opt/sandbox", "not a folder", nil},
-		"the daemon's is a file":   {map[string]string{"opt/sandbox": "text"}, []Mount{daemon}, "/opt/sandbox", "is not a folder in the image", nil},
+		"opt is a file":            {map[string]string{"opt": "text"}, []Mount{daemon}, "/opt/sandbox", "not a directory", nil},
+		"the daemon's is a file":   {map[string]string{"opt/sandbox": "text"}, []Mount{daemon}, "/opt/sandbox", "is not a directory in the image", nil},
 		"over where opt leads":     {map[string]string{"opt": "->/var/opt"}, []Mount{daemon, at("/var")}, "/var", "overlaps", nil},
 		"below where opt leads":    {map[string]string{"opt": "->/var/opt"}, []Mount{daemon, at("/var/opt/sandbox/x")}, "/var/opt/sandbox/x", "overlaps", nil},
 		"over a link of opt's way": {map[string]string{"opt": "->/w/o", "w/o": "->/srv"}, []Mount{daemon, at("/w")}, "/w", "overlaps", nil},
@@ -133,7 +133,7 @@ func TestEtcTargets(t *testing.T) {
 		"etc is a link":      {map[string]string{"etc": "->config", "config/x": "text"}, nil, "/config/hosts"},
 		"link to the kernel": {map[string]string{"etc/hosts": "->/proc/sysrq-trigger"}, nil, ""},
 		"etc leads to it":    {map[string]string{"etc": "->/proc/self"}, nil, ""},
-		"a folder":           {map[string]string{"etc/hosts/x": "text"}, nil, ""},
+		"a directory":        {map[string]string{"etc/hosts/x": "text"}, nil, ""},
 		"circle":             {map[string]string{"etc/hosts": "->hosts"}, nil, ""},
 		"link to the daemon": {map[string]string{"etc/hosts": "->/opt/sandbox/execd"}, []Mount{{Target: "/opt/sandbox"}}, ""},
 		"in a volume":        {map[string]string{"etc/x": "text"}, []Mount{{Target: "/etc"}}, ""},
@@ -142,7 +142,7 @@ func TestEtcTargets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := etcMounts(Input{EtcFolder: etc}, image, test.mounts)
+		got, err := etcMounts(Input{EtcDirectory: etc}, image, test.mounts)
 		image.close()
 		if err != nil || len(got) > 1 || (len(got) == 1) != (test.want != "") || len(got) == 1 && got[0].Destination != test.want {
 			t.Errorf("%s: %v, %v, want %q", name, got, err, test.want)
@@ -150,9 +150,9 @@ func TestEtcTargets(t *testing.T) {
 	}
 }
 
-// TestKernelFolders: an image that has something else in their place is refused.
-func TestKernelFolders(t *testing.T) {
-	for content, says := range map[string]string{"->/tmp": "/dev is a symbolic link", "text": "/dev is not a folder", "whiteout": ""} {
+// TestKernelDirectories: an image that has something else in their place is refused.
+func TestKernelDirectories(t *testing.T) {
+	for content, says := range map[string]string{"->/tmp": "/dev is a symbolic link", "text": "/dev is not a directory", "whiteout": ""} {
 		image, err := openLayers([]string{makeLayer(t, map[string]string{"dev": content})})
 		if err != nil {
 			t.Fatal(err)
@@ -168,11 +168,11 @@ func TestKernelFolders(t *testing.T) {
 	}
 }
 
-// TestClosedWays: the folders that the image's user cannot pass are opened, and no others.
+// TestClosedWays: the directories that the image's user cannot pass are opened, and no others.
 func TestClosedWays(t *testing.T) {
-	folder := makeLayer(t, map[string]string{"etc/passwd": "app:x:1000:1000::/:\n", "opt/x": "text", "var/opt/x": "text", "link": "->/var/opt"})
+	directory := makeLayer(t, map[string]string{"etc/passwd": "app:x:1000:1000::/:\n", "opt/x": "text", "var/opt/x": "text", "link": "->/var/opt"})
 	for name, mode := range map[string]os.FileMode{"opt": 0o700, "var": 0o750, "var/opt": 0o755} {
-		if err := os.Chmod(filepath.Join(folder, name), mode); err != nil {
+		if err := os.Chmod(filepath.Join(directory, name), mode); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -188,11 +188,11 @@ func TestClosedWays(t *testing.T) {
 		{"", "/opt/sandbox", nil},
 	} {
 		if test.user == "1000:0" {
-			if err := os.Chmod(filepath.Join(folder, "var"), 0o740); err != nil {
+			if err := os.Chmod(filepath.Join(directory, "var"), 0o740); err != nil {
 				t.Fatal(err)
 			}
 		}
-		ways, err := ClosedWays([]string{folder}, nil, test.user, []string{test.target})
+		ways, err := ClosedWays([]string{directory}, nil, test.user, []string{test.target})
 		if err != nil || len(ways) != len(test.want) {
 			t.Errorf("%q, %s: %+v, %v", test.user, test.target, ways, err)
 		}

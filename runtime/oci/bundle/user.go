@@ -24,8 +24,8 @@ func (a account) groups() []uint32 { return append(slices.Clone(a.user.Additiona
 func (a account) ids() []uint32 { return append(a.groups(), a.user.UID) }
 
 // UserIDs returns the ids of the image's user and its groups.
-func UserIDs(folders []string, user string) ([]uint32, error) {
-	found, err := resolveUser(folders, user)
+func UserIDs(directories []string, user string) ([]uint32, error) {
+	found, err := resolveUser(directories, user)
 	if err != nil {
 		return nil, err
 	}
@@ -35,8 +35,8 @@ func UserIDs(folders []string, user string) ([]uint32, error) {
 // resolveUser finds the user of an image ("", "name", "uid", either with ":group" or ":gid") in the
 // image's /etc/passwd and /etc/group, by Docker's rules: numbers need no entry, names do, and the
 // groups that have the user as a member are its own, unless a group is given.
-func resolveUser(folders []string, wanted string) (account, error) {
-	image, err := openLayers(folders)
+func resolveUser(directories []string, wanted string) (account, error) {
+	image, err := openLayers(directories)
 	if err != nil {
 		return account{}, err
 	}

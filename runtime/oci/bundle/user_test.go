@@ -16,9 +16,9 @@ import (
 // makeLayer makes a layer: a value is content, or after "->" the target of a link, or whiteout.
 func makeLayer(t *testing.T, entries map[string]string) string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, value := range entries {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func makeLayer(t *testing.T, entries map[string]string) string {
 			t.Fatal(err)
 		}
 	}
-	return folder
+	return directory
 }
 
 func TestLayers(t *testing.T) {
@@ -53,32 +53,32 @@ func TestLayers(t *testing.T) {
 		layers []map[string]string // the lowest first
 		want   string              // empty: an error
 	}{
-		"one":             {[]map[string]string{{"etc/passwd": "a"}}, "a"},
-		"upper":           {[]map[string]string{{"etc/passwd": "a"}, {"etc/passwd": "b"}}, "b"},
-		"lower":           {[]map[string]string{{"etc/passwd": "a"}, {"etc/group": "b"}}, "a"},
-		"whiteout":        {[]map[string]string{{"etc/passwd": "a"}, {"etc/passwd": "whiteout"}}, ""},
-		"made again":      {[]map[string]string{{"etc/passwd": "a"}, {"etc/passwd": "whiteout"}, {"etc/passwd": "c"}}, "c"},
-		"hidden folder":   {[]map[string]string{{"etc/passwd": "a"}, {"etc": "whiteout"}}, ""},
-		"opaque folder":   {[]map[string]string{{"etc/passwd": "a"}, {"etc": "opaque"}}, ""},
-		"file for folder": {[]map[string]string{{"etc/passwd": "a"}, {"etc": "text"}}, ""},
-		"relative link":   {[]map[string]string{{"usr/etc/passwd": "a"}, {"etc": "->usr/etc"}}, "a"},
-		"absolute link":   {[]map[string]string{{"usr/etc/passwd": "a", "etc/passwd": "->/usr/etc/passwd"}}, "a"},
-		"link to a link":  {[]map[string]string{{"c": "a", "b": "->c"}, {"etc/passwd": "->../b"}}, "a"},
-		"loop":            {[]map[string]string{{"etc/passwd": "->passwd"}}, ""},
-		"out":             {[]map[string]string{{"etc/passwd": "->" + secret}}, ""},
-		"far out":         {[]map[string]string{{"etc/passwd": "->../../../../../../../../.." + secret}}, ""},
-		"folder out":      {[]map[string]string{{"etc": "->" + filepath.Dir(secret)}}, ""},
-		"FIFO":            {[]map[string]string{{"etc/passwd": "fifo"}}, ""},
-		"large":           {[]map[string]string{{"etc/passwd": strings.Repeat("x", maxAccounts+1)}}, ""},
-		"just not large":  {[]map[string]string{{"etc/passwd": strings.Repeat("x", maxAccounts)}}, strings.Repeat("x", maxAccounts)},
-		"missing":         {[]map[string]string{{}}, ""},
+		"one":                {[]map[string]string{{"etc/passwd": "a"}}, "a"},
+		"upper":              {[]map[string]string{{"etc/passwd": "a"}, {"etc/passwd": "b"}}, "b"},
+		"lower":              {[]map[string]string{{"etc/passwd": "a"}, {"etc/group": "b"}}, "a"},
+		"whiteout":           {[]map[string]string{{"etc/passwd": "a"}, {"etc/passwd": "whiteout"}}, ""},
+		"made again":         {[]map[string]string{{"etc/passwd": "a"}, {"etc/passwd": "whiteout"}, {"etc/passwd": "c"}}, "c"},
+		"hidden directory":   {[]map[string]string{{"etc/passwd": "a"}, {"etc": "whiteout"}}, ""},
+		"opaque directory":   {[]map[string]string{{"etc/passwd": "a"}, {"etc": "opaque"}}, ""},
+		"file for directory": {[]map[string]string{{"etc/passwd": "a"}, {"etc": "text"}}, ""},
+		"relative link":      {[]map[string]string{{"usr/etc/passwd": "a"}, {"etc": "->usr/etc"}}, "a"},
+		"absolute link":      {[]map[string]string{{"usr/etc/passwd": "a", "etc/passwd": "->/usr/etc/passwd"}}, "a"},
+		"link to a link":     {[]map[string]string{{"c": "a", "b": "->c"}, {"etc/passwd": "->../b"}}, "a"},
+		"loop":               {[]map[string]string{{"etc/passwd": "->passwd"}}, ""},
+		"out":                {[]map[string]string{{"etc/passwd": "->" + secret}}, ""},
+		"far out":            {[]map[string]string{{"etc/passwd": "->../../../../../../../../.." + secret}}, ""},
+		"directory out":      {[]map[string]string{{"etc": "->" + filepath.Dir(secret)}}, ""},
+		"FIFO":               {[]map[string]string{{"etc/passwd": "fifo"}}, ""},
+		"large":              {[]map[string]string{{"etc/passwd": strings.Repeat("x", maxAccounts+1)}}, ""},
+		"just not large":     {[]map[string]string{{"etc/passwd": strings.Repeat("x", maxAccounts)}}, strings.Repeat("x", maxAccounts)},
+		"missing":            {[]map[string]string{{}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var folders []string
+			var directories []string
 			for _, entries := range test.layers {
-				folders = append(folders, makeLayer(t, entries))
+				directories = append(directories, makeLayer(t, entries))
 			}
-			image, err := openLayers(folders)
+			image, err := openLayers(directories)
 			if err != nil {
 				t.Fatal(err)
 			}

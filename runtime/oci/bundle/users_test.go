@@ -21,10 +21,10 @@ func TestUsers(t *testing.T) {
 	in := bundle.Input{
 		ID: "0123456789abcdef", Layers: []string{layer(t)}, RootFS: dir, Runtime: runtimeOf(t, "crun"),
 		Spec:  engine.ContainerSpec{Entrypoint: []string{"/probe"}, Sysctls: map[string]string{"net.ipv4.tcp_fin_timeout": "30", "kernel.msgmax": "9000"}},
-		NetNS: "/proc/1/ns/net", Sys: "/somewhere/sys", EtcFolder: t.TempDir(), EtcSource: "/somewhere/etc",
+		NetNS: "/proc/1/ns/net", Sys: "/somewhere/sys", EtcDirectory: t.TempDir(), EtcSource: "/somewhere/etc",
 		Users: bundle.Users{First: 1 << 30, Count: 1 << 16},
 	}
-	write(t, filepath.Join(in.EtcFolder, "hosts"), "")
+	write(t, filepath.Join(in.EtcDirectory, "hosts"), "")
 	if err := bundle.Write(dir, in); err != nil {
 		t.Fatal(err)
 	}

@@ -18,9 +18,9 @@ import (
 	"sandbox.internal/runtime/oci/bundle"
 )
 
-// Folders are those that the standard has for specifications: of two devices with the same name,
-// the one of the later folder counts.
-var Folders = []string{"/etc/cdi", "/var/run/cdi"}
+// Directories are those that the standard has for specifications: of two devices with the same
+// name, the one of the later directory counts.
+var Directories = []string{"/etc/cdi", "/var/run/cdi"}
 
 // every is the name by which generators of specifications mean all devices of a kind together.
 const every = "all"
@@ -31,9 +31,9 @@ type Devices struct {
 	cache *cdi.Cache
 }
 
-// New returns the devices of a kind, "vendor/class", that specifications in the folders have.
-func New(kind string, folders []string) (*Devices, error) {
-	cache, err := cdi.NewCache(cdi.WithSpecDirs(folders...), cdi.WithAutoRefresh(false))
+// New returns the devices of a kind, "vendor/class", that specifications in the directories have.
+func New(kind string, directories []string) (*Devices, error) {
+	cache, err := cdi.NewCache(cdi.WithSpecDirs(directories...), cdi.WithAutoRefresh(false))
 	if err != nil {
 		return nil, fmt.Errorf("read CDI specifications: %w", err)
 	}
@@ -69,10 +69,10 @@ func (d *Devices) refresh() error {
 	if d.cache.Refresh() == nil {
 		return nil
 	}
-	failed, folders := d.cache.GetErrors(), d.cache.GetSpecDirErrors()
+	failed, directories := d.cache.GetErrors(), d.cache.GetSpecDirErrors()
 	var errs []error
 	for _, path := range slices.Sorted(maps.Keys(failed)) {
-		if _, missing := folders[path]; !missing {
+		if _, missing := directories[path]; !missing {
 			errs = append(errs, fmt.Errorf("%s: %w", path, errors.Join(failed[path]...)))
 		}
 	}

@@ -22,7 +22,7 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// Tree is a folder of groups of our own, in each hierarchy of the host that matters.
+// Tree is a directory of groups of our own, in each hierarchy of the host that matters.
 type Tree struct {
 	name        string
 	version     string
@@ -31,7 +31,7 @@ type Tree struct {
 
 // hierarchy is one mounted tree of control groups. On version 2 there is one, with all controllers.
 type hierarchy struct {
-	folder      string   // of the Tree, absolute
+	directory   string   // of the Tree, absolute
 	path        string   // the same, as /proc/PID/cgroup shows it
 	controllers []string // of version 1, e.g. "memory"; of the named hierarchy "name=systemd"
 	version2    bool
@@ -67,14 +67,14 @@ func Open(name string) (*Tree, error) {
 // Version is that of the hierarchies with the controllers: "1" or "2".
 func (t *Tree) Version() string { return t.version }
 
-// Close removes the tree's folders, unless there are groups left.
+// Close removes the tree's directories, unless there are groups left.
 func (t *Tree) Close() error {
 	var failed error
 	for _, h := range t.hierarchies {
-		err := unix.Rmdir(h.folder)
+		err := unix.Rmdir(h.directory)
 		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) &&
 			!errors.Is(err, unix.ENOTEMPTY) {
-			failed = errors.Join(failed, &fs.PathError{Op: "rmdir", Path: h.folder, Err: err})
+			failed = errors.Join(failed, &fs.PathError{Op: "rmdir", Path: h.directory, Err: err})
 		}
 	}
 	return failed
@@ -95,11 +95,11 @@ func (t *Tree) MakeWith(id string, r engine.Resources, more []specs.LinuxDeviceC
 		return g, err
 	}
 	for _, h := range t.hierarchies {
-		folder := g.folder(h)
-		if err := makeFolder(folder); err != nil {
+		directory := g.directory(h)
+		if err := makeDirectory(directory); err != nil {
 			return g, fmt.Errorf("control group: %w", err)
 		}
-		if err := limit(h, folder, r, append(slices.Clone(permitted), rules(more)...)); err != nil {
+		if err := limit(h, directory, r, append(slices.Clone(permitted), rules(more)...)); err != nil {
 			return g, fmt.Errorf("control group: %w", err)
 		}
 	}
@@ -110,7 +110,7 @@ func (t *Tree) MakeWith(id string, r engine.Resources, more []specs.LinuxDeviceC
 func (t *Tree) List() ([]string, error) {
 	var ids []string
 	for _, h := range t.hierarchies {
-		entries, err := os.ReadDir(h.folder)
+		entries, err := os.ReadDir(h.directory)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("list control groups: %w", err)
 		}
@@ -138,27 +138,27 @@ func (g Group) check() error {
 	return nil
 }
 
-func (g Group) folder(h hierarchy) string { return filepath.Join(h.folder, g.id) }
+func (g Group) directory(h hierarchy) string { return filepath.Join(h.directory, g.id) }
 
-// in returns the group's folder where the controller is.
+// in returns the group's directory where the controller is.
 func (g Group) in(controller string) (string, hierarchy) {
 	for _, h := range g.tree.hierarchies {
 		if h.has(controller) {
-			return g.folder(h), h
+			return g.directory(h), h
 		}
 	}
 	return "", hierarchy{} // Open refuses a host that lacks one
 }
 
-// Folders returns the group's folder in each hierarchy. A runtime must be started inside them: a
-// process that is moved there when its container exists keeps the cgroup namespace, and so what the
-// container sees below /sys/fs/cgroup, of the group in which the runtime ran.
-func (g Group) Folders() []string {
-	folders := make([]string, 0, len(g.tree.hierarchies))
+// Directories returns the group's directory in each hierarchy. A runtime must be started inside
+// them: a process that is moved there when its container exists keeps the cgroup namespace, and so
+// what the container sees below /sys/fs/cgroup, of the group in which the runtime ran.
+func (g Group) Directories() []string {
+	directories := make([]string, 0, len(g.tree.hierarchies))
 	for _, h := range g.tree.hierarchies {
-		folders = append(folders, g.folder(h))
+		directories = append(directories, g.directory(h))
 	}
-	return folders
+	return directories
 }
 
 // Path returns the group as runtimes want it in linux.cgroupsPath: relative to the root of the

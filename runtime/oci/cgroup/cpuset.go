@@ -14,7 +14,7 @@ import (
 func (t *Tree) Processors() []int {
 	for _, h := range t.hierarchies {
 		if h.has(cpuset) {
-			return readProcessors(h.folder)
+			return readProcessors(h.directory)
 		}
 	}
 	return nil
@@ -23,28 +23,28 @@ func (t *Tree) Processors() []int {
 // Processors returns the numbers of the processors that the group may have; none where that is not
 // known.
 func (g Group) Processors() []int {
-	if folder, h := g.in(cpuset); h.folder != "" {
-		return readProcessors(folder)
+	if directory, h := g.in(cpuset); h.directory != "" {
+		return readProcessors(directory)
 	}
 	return nil
 }
 
 // Confine has the processes of the group run on those processors alone, those that run already too.
 func (g Group) Confine(numbers []int) error {
-	folder, h := g.in(cpuset)
-	if h.folder == "" {
+	directory, h := g.in(cpuset)
+	if h.directory == "" {
 		return fmt.Errorf("control group: no controller %s", cpuset)
 	}
-	if err := write(folder, "cpuset.cpus", limits.FormatList(numbers)); err != nil {
+	if err := write(directory, "cpuset.cpus", limits.FormatList(numbers)); err != nil {
 		return fmt.Errorf("control group: %w", err)
 	}
 	return nil
 }
 
-// readProcessors reads the set that is in force in a folder.
-func readProcessors(folder string) []int {
+// readProcessors reads the set that is in force in a directory.
+func readProcessors(directory string) []int {
 	for _, name := range []string{"cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"} {
-		content, err := os.ReadFile(filepath.Join(folder, name))
+		content, err := os.ReadFile(filepath.Join(directory, name))
 		if err != nil {
 			continue
 		}

@@ -68,18 +68,18 @@ func (d device) String() string {
 }
 
 // permitDevices1 denies everything before it permits, unless that was done: a group may be in use.
-func permitDevices1(folder string, permitted []device) error {
-	rules, err := os.ReadFile(filepath.Join(folder, "devices.list"))
+func permitDevices1(directory string, permitted []device) error {
+	rules, err := os.ReadFile(filepath.Join(directory, "devices.list"))
 	if err != nil {
 		return err
 	}
 	if strings.HasPrefix(string(rules), "a ") { // everything is permitted
-		if err := write(folder, "devices.deny", "a"); err != nil {
+		if err := write(directory, "devices.deny", "a"); err != nil {
 			return err
 		}
 	}
 	for _, d := range permitted {
-		if err := write(folder, "devices.allow", d.String()); err != nil {
+		if err := write(directory, "devices.allow", d.String()); err != nil {
 			return err
 		}
 	}
@@ -88,8 +88,8 @@ func permitDevices1(folder string, permitted []device) error {
 
 // permitDevices2 attaches a program that decides about every access, unless the group has one: what
 // it had would stay, and a group holds at most 64.
-func permitDevices2(folder string, permitted []device) error {
-	group, err := os.Open(folder)
+func permitDevices2(directory string, permitted []device) error {
+	group, err := os.Open(directory)
 	if err != nil {
 		return err
 	}

@@ -41,12 +41,12 @@ func (g Group) Thaw(ctx context.Context) error {
 
 // Frozen reports whether the group was asked to freeze and all its processes have stopped.
 func (g Group) Frozen() (bool, error) {
-	folder, h := g.in(freezer)
+	directory, h := g.in(freezer)
 	if h.version2 {
-		frozen, err := field(folder, "cgroup.events", "frozen")
+		frozen, err := field(directory, "cgroup.events", "frozen")
 		return frozen == "1", err
 	}
-	state, err := os.ReadFile(filepath.Join(folder, "freezer.state"))
+	state, err := os.ReadFile(filepath.Join(directory, "freezer.state"))
 	return strings.TrimSpace(string(state)) == "FROZEN", err
 }
 
@@ -54,7 +54,7 @@ func (g Group) Frozen() (bool, error) {
 func (g Group) await(ctx context.Context, want bool) error {
 	ctx, cancel := context.WithTimeout(ctx, freezeTime)
 	defer cancel()
-	folder, h := g.in(freezer)
+	directory, h := g.in(freezer)
 	name, value := "freezer.state", "THAWED"
 	switch {
 	case h.version2 && want:
@@ -69,14 +69,14 @@ func (g Group) await(ctx context.Context, want bool) error {
 		// Version 1 may stop threads whose end an execve waits for, and that thread cannot stop
 		// while it waits.
 		if want && !h.version2 && time.Since(began) > patience {
-			if err := write(folder, name, "THAWED"); err != nil {
+			if err := write(directory, name, "THAWED"); err != nil {
 				return err
 			}
 			thread.Sleep(time.Millisecond)
 			began, patience = time.Now(), 2*patience
 		}
 		// Version 1 misses processes that were being made: it is asked again.
-		if err := write(folder, name, value); err != nil {
+		if err := write(directory, name, value); err != nil {
 			return err
 		}
 		frozen, err := g.Frozen()

@@ -32,12 +32,12 @@ func TestLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := map[string]string{}
-		for _, folder := range g.Folders() {
+		for _, directory := range g.Directories() {
 			for _, name := range []string{
 				"memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "cpu.cfs_quota_us", "pids.max",
 				"memory.kmem.tcp.limit_in_bytes", "memory.max", "memory.swap.max", "cpu.max",
 			} {
-				if text, err := os.ReadFile(filepath.Join(folder, name)); err == nil {
+				if text, err := os.ReadFile(filepath.Join(directory, name)); err == nil {
 					got[name] = strings.TrimSpace(string(text))
 				}
 			}
@@ -95,13 +95,13 @@ func TestMask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folders := g.Folders()
+	directories := g.Directories()
 	for _, h := range tree.hierarchies {
-		folders = append(folders, h.folder)
+		directories = append(directories, h.directory)
 	}
-	for _, folder := range folders {
-		if info, err := os.Stat(folder); err != nil || info.Mode().Perm() != 0o755 {
-			t.Errorf("%s: %v, %v", folder, info.Mode(), err)
+	for _, directory := range directories {
+		if info, err := os.Stat(directory); err != nil || info.Mode().Perm() != 0o755 {
+			t.Errorf("%s: %v, %v", directory, info.Mode(), err)
 		}
 	}
 	if err := g.Remove(); err != nil {
@@ -218,7 +218,7 @@ func TestRemove(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := newGroup(t, tree)
 			for _, h := range tree.hierarchies {
-				below := filepath.Join(g.folder(h), "below")
+				below := filepath.Join(g.directory(h), "below")
 				if err := os.Mkdir(below, 0o755); err != nil {
 					t.Fatal(err)
 				}
@@ -232,9 +232,9 @@ func TestRemove(t *testing.T) {
 			if err := command.Wait(); err == nil {
 				t.Error("the process ended by itself")
 			}
-			for _, folder := range g.Folders() {
-				if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("%s: %v", folder, err)
+			for _, directory := range g.Directories() {
+				if _, err := os.Stat(directory); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%s: %v", directory, err)
 				}
 			}
 			if empty, err := g.Empty(); err != nil || !empty {
@@ -251,13 +251,13 @@ func TestDevices(t *testing.T) {
 	for name, tree := range trees(t) {
 		t.Run(name, func(t *testing.T) {
 			g := newGroup(t, tree)
-			folder, h := g.in(devices)
+			directory, h := g.in(devices)
 			permit := permitDevices1
 			if h.version2 {
 				permit = permitDevices2
 			}
 			for range 70 { // again changes nothing: a group holds 64 programs
-				if err := permit(folder, permitted); err != nil {
+				if err := permit(directory, permitted); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -28,24 +28,24 @@ func (g Group) Kill() error {
 	if err := g.check(); err != nil {
 		return err
 	}
-	folder, h := g.in(freezer)
+	directory, h := g.in(freezer)
 	if h.version2 {
-		err := write(folder, "cgroup.kill", "1")
+		err := write(directory, "cgroup.kill", "1")
 		if err == nil {
 			return nil
 		}
-		if _, gone := os.Stat(folder); errors.Is(gone, fs.ErrNotExist) {
+		if _, gone := os.Stat(directory); errors.Is(gone, fs.ErrNotExist) {
 			return nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) { // kernels before 5.14 lack the file
 			return fmt.Errorf("kill: %w", err)
 		}
 	}
-	return g.killEach(folder)
+	return g.killEach(directory)
 }
 
 // killEach stops the processes before it kills them, so that none can make others in between.
-func (g Group) killEach(folder string) error {
+func (g Group) killEach(directory string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), killFreeze)
 	defer cancel()
 	frozen := g.await(ctx, true) // one that cannot be stopped now is killed all the same
@@ -53,8 +53,8 @@ func (g Group) killEach(folder string) error {
 		return nil
 	}
 	var failed error
-	err := eachGroup(folder, func(folder string) error {
-		members, err := processes(folder)
+	err := eachGroup(directory, func(directory string) error {
+		members, err := processes(directory)
 		for _, pid := range members {
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
 				failed = errors.Join(failed, fmt.Errorf("kill process %d: %w", pid, err))
@@ -74,17 +74,17 @@ func (g Group) killEach(folder string) error {
 // Empty reports whether no process is left in the group or in groups below it. A group that is gone
 // is empty. Zombies count on no version.
 func (g Group) Empty() (bool, error) {
-	folder, h := g.in(freezer)
+	directory, h := g.in(freezer)
 	if h.version2 {
-		populated, err := field(folder, "cgroup.events", "populated")
+		populated, err := field(directory, "cgroup.events", "populated")
 		if gone(err) {
 			return true, nil
 		}
 		return populated == "0", err
 	}
 	empty := true
-	err := eachGroup(folder, func(folder string) error {
-		members, err := processes(folder)
+	err := eachGroup(directory, func(directory string) error {
+		members, err := processes(directory)
 		empty = empty && len(members) == 0
 		return err
 	})
@@ -99,7 +99,7 @@ func (g Group) Remove() error {
 	}
 	deadline := time.Now().Add(removeTime)
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
-		busy := g.removeFolders()
+		busy := g.removeDirectories()
 		if busy == nil {
 			return nil
 		}
@@ -115,12 +115,12 @@ func (g Group) Remove() error {
 	}
 }
 
-func (g Group) removeFolders() error {
+func (g Group) removeDirectories() error {
 	var failed error
 	for _, h := range g.tree.hierarchies {
-		err := eachGroup(g.folder(h), func(folder string) error {
-			if err := unix.Rmdir(folder); err != nil && err != unix.ENOENT {
-				return &fs.PathError{Op: "rmdir", Path: folder, Err: err}
+		err := eachGroup(g.directory(h), func(directory string) error {
+			if err := unix.Rmdir(directory); err != nil && err != unix.ENOENT {
+				return &fs.PathError{Op: "rmdir", Path: directory, Err: err}
 			}
 			return nil
 		})
@@ -129,20 +129,20 @@ func (g Group) removeFolders() error {
 	return failed
 }
 
-// eachGroup calls do for the groups below the folder, and then for the folder. Those that go away
-// meanwhile are left out.
-func eachGroup(folder string, do func(folder string) error) error {
-	entries, err := os.ReadDir(folder)
+// eachGroup calls do for the groups below the directory, and then for the directory. Those that go
+// away meanwhile are left out.
+func eachGroup(directory string, do func(directory string) error) error {
+	entries, err := os.ReadDir(directory)
 	if err != nil && !gone(err) {
 		return err
 	}
 	var failed error
 	for _, entry := range entries {
 		if entry.IsDir() {
-			failed = errors.Join(failed, eachGroup(filepath.Join(folder, entry.Name()), do))
+			failed = errors.Join(failed, eachGroup(filepath.Join(directory, entry.Name()), do))
 		}
 	}
-	if err := do(folder); err != nil && !gone(err) {
+	if err := do(directory); err != nil && !gone(err) {
 		failed = errors.Join(failed, err)
 	}
 	return failed
@@ -153,8 +153,8 @@ func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(e
 
 // processes reads the ids of the processes in a group. Those of other pid namespaces, which have
 // the id 0, are left out.
-func processes(folder string) ([]int, error) {
-	content, err := os.ReadFile(filepath.Join(folder, procs))
+func processes(directory string) ([]int, error) {
+	content, err := os.ReadFile(filepath.Join(directory, procs))
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +162,7 @@ func processes(folder string) ([]int, error) {
 	for line := range strings.Lines(string(content)) {
 		pid, err := strconv.Atoi(strings.TrimSpace(line))
 		if err != nil {
-			return nil, fmt.Errorf("%s/%s: %w", folder, procs, err)
+			return nil, fmt.Errorf("%s/%s: %w", directory, procs, err)
 		}
 		if pid > 0 {
 			members = append(members, pid)

@@ -19,15 +19,15 @@ import (
 const period = 100_000
 
 // limit writes the limits that the hierarchy is responsible for, and which devices are permitted.
-func limit(h hierarchy, folder string, r engine.Resources, permitted []device) error {
+func limit(h hierarchy, directory string, r engine.Resources, permitted []device) error {
 	if h.version2 {
-		return limit2(folder, r, permitted)
+		return limit2(directory, r, permitted)
 	}
-	if err := inherit(h, folder); err != nil {
+	if err := inherit(h, directory); err != nil {
 		return err
 	}
 	if h.has(memory) {
-		if err := errors.Join(limitMemory1(folder, r.MemoryBytes), limitSockets1(folder, r.MemoryBytes)); err != nil {
+		if err := errors.Join(limitMemory1(directory, r.MemoryBytes), limitSockets1(directory, r.MemoryBytes)); err != nil {
 			return err
 		}
 	}
@@ -37,26 +37,26 @@ func limit(h hierarchy, folder string, r engine.Resources, permitted []device) e
 			quota = strconv.FormatInt(quotaOf(r.NanoCPUs), 10)
 		}
 		if err := errors.Join(
-			set(folder, "cpu.cfs_period_us", strconv.Itoa(period)),
-			set(folder, "cpu.cfs_quota_us", quota),
+			set(directory, "cpu.cfs_period_us", strconv.Itoa(period)),
+			set(directory, "cpu.cfs_quota_us", quota),
 		); err != nil {
 			return err
 		}
 	}
 	if h.has(pids) {
-		if err := set(folder, "pids.max", atMost(r.PIDs)); err != nil {
+		if err := set(directory, "pids.max", atMost(r.PIDs)); err != nil {
 			return err
 		}
 	}
 	if h.has(devices) {
-		return permitDevices1(folder, permitted)
+		return permitDevices1(directory, permitted)
 	}
 	return nil
 }
 
 // limitMemory1 limits memory, and memory with swap to the same: with swap on top the limit would
 // not be one.
-func limitMemory1(folder string, bytes int64) error {
+func limitMemory1(directory string, bytes int64) error {
 	const limit, withSwap = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
 	value := "-1"
 	if bytes > 0 {
@@ -65,45 +65,45 @@ func limitMemory1(folder string, bytes int64) error {
 	// The limit with swap is never below the other one: it is lifted first. Kernels that do not
 	// count swap lack the file.
 	counted := true
-	if err := write(folder, withSwap, "-1"); err != nil {
+	if err := write(directory, withSwap, "-1"); err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		counted = false
 	}
-	if err := set(folder, limit, value); err != nil {
+	if err := set(directory, limit, value); err != nil {
 		return err
 	}
 	if !counted {
 		return nil
 	}
-	return set(folder, withSwap, value)
+	return set(directory, withSwap, value)
 }
 
 // limitSockets1 limits what the kernel keeps for TCP and UDP sockets, which version 1 does not
 // count as memory: to a quarter of that, about the part that Linux gives the sockets of a machine
 // (tcp_mem and udp_mem).
-func limitSockets1(folder string, bytes int64) error {
+func limitSockets1(directory string, bytes int64) error {
 	const name = "memory.kmem.tcp.limit_in_bytes"
 	value := strconv.FormatInt(bytes/4, 10)
 	if bytes <= 0 {
 		// The first write has the kernel count from then on, which costs time: only a limit that
 		// was set is lifted.
-		content, err := os.ReadFile(filepath.Join(folder, name))
+		content, err := os.ReadFile(filepath.Join(directory, name))
 		now, _ := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64)
 		if err != nil || now > math.MaxInt64/2 {
 			return nil
 		}
 		value = "-1"
 	}
-	err := set(folder, name, value)
+	err := set(directory, name, value)
 	if errors.Is(err, fs.ErrNotExist) { // the kernel cannot limit them
 		return nil
 	}
 	return err
 }
 
-func limit2(folder string, r engine.Resources, permitted []device) error {
+func limit2(directory string, r engine.Resources, permitted []device) error {
 	quota := "max"
 	if r.NanoCPUs > 0 {
 		quota = strconv.FormatInt(quotaOf(r.NanoCPUs), 10)
@@ -121,12 +121,12 @@ func limit2(folder string, r engine.Resources, permitted []device) error {
 		{name: "cpu.max", value: quota + " " + strconv.Itoa(period)},
 		{name: "pids.max", value: atMost(r.PIDs)},
 	} {
-		err := set(folder, file.name, file.value)
+		err := set(directory, file.name, file.value)
 		if err != nil && !(file.optional && errors.Is(err, fs.ErrNotExist)) {
 			return err
 		}
 	}
-	return permitDevices2(folder, permitted)
+	return permitDevices2(directory, permitted)
 }
 
 // quotaOf returns microseconds of CPU time per period. The kernel's least is a millisecond.
@@ -141,16 +141,16 @@ func atMost(n int64) string {
 
 // inherit gives a group of the controller cpuset its parent's processors and memory, without which
 // no process can be in it.
-func inherit(h hierarchy, folder string) error {
+func inherit(h hierarchy, directory string) error {
 	if h.version2 || !h.has(cpuset) {
 		return nil
 	}
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
-		value, err := os.ReadFile(filepath.Join(filepath.Dir(folder), name))
+		value, err := os.ReadFile(filepath.Join(filepath.Dir(directory), name))
 		if err != nil {
 			return err
 		}
-		if err := write(folder, name, strings.TrimSpace(string(value))); err != nil {
+		if err := write(directory, name, strings.TrimSpace(string(value))); err != nil {
 			return err
 		}
 	}
@@ -159,12 +159,12 @@ func inherit(h hierarchy, folder string) error {
 
 // OOMKills returns how many processes of the group the kernel has killed for the group's memory.
 func (g Group) OOMKills() (int64, error) {
-	folder, h := g.in(memory)
+	directory, h := g.in(memory)
 	name := "memory.oom_control"
 	if h.version2 {
 		name = "memory.events"
 	}
-	value, err := field(folder, name, "oom_kill")
+	value, err := field(directory, name, "oom_kill")
 	if err != nil {
 		return 0, fmt.Errorf("count OOM kills: %w", err)
 	}
@@ -174,12 +174,12 @@ func (g Group) OOMKills() (int64, error) {
 // SharedBytes returns how much memory of the group is that of files in memory. The memory that
 // gVisor gives its processes is such a file.
 func (g Group) SharedBytes() (int64, error) {
-	folder, h := g.in(memory)
+	directory, h := g.in(memory)
 	key := "total_shmem"
 	if h.version2 {
 		key = "shmem"
 	}
-	value, err := field(folder, "memory.stat", key)
+	value, err := field(directory, "memory.stat", key)
 	if err != nil {
 		return 0, fmt.Errorf("count memory: %w", err)
 	}
@@ -187,8 +187,8 @@ func (g Group) SharedBytes() (int64, error) {
 }
 
 // field reads a value from a file of lines "name value".
-func field(folder, name, key string) (string, error) {
-	path := filepath.Join(folder, name)
+func field(directory, name, key string) (string, error) {
+	path := filepath.Join(directory, name)
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return "", err
@@ -202,8 +202,8 @@ func field(folder, name, key string) (string, error) {
 }
 
 // set writes a limit: what the kernel finds impossible is the caller's request.
-func set(folder, name, value string) error {
-	err := write(folder, name, value)
+func set(directory, name, value string) error {
+	err := write(directory, name, value)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
 		return fmt.Errorf("%w: the kernel refuses %s = %s: %w", engine.ErrInvalid, name, value, err)
 	}
@@ -211,8 +211,8 @@ func set(folder, name, value string) error {
 }
 
 // write writes to one of the kernel's files, never making one.
-func write(folder, name, value string) error {
-	file, err := os.OpenFile(filepath.Join(folder, name), os.O_WRONLY|os.O_TRUNC, 0)
+func write(directory, name, value string) error {
+	file, err := os.OpenFile(filepath.Join(directory, name), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err
 	}

@@ -94,8 +94,8 @@ func closeTree(t *testing.T, tree *Tree) {
 		t.Error(err)
 	}
 	for _, h := range tree.hierarchies {
-		if _, err := os.Stat(h.folder); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s was left behind: %v", h.folder, err)
+		if _, err := os.Stat(h.directory); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s was left behind: %v", h.directory, err)
 		}
 	}
 }
@@ -114,11 +114,11 @@ func trees(t *testing.T) map[string]*Tree {
 		if !ok || !m.version2 || all["of the host"].version == "2" {
 			continue
 		}
-		folder := filepath.Join(m.point, "cgroup-test-"+strings.ToLower(crand.Text()))
-		if err := os.Mkdir(folder, 0o755); err != nil {
+		directory := filepath.Join(m.point, "cgroup-test-"+strings.ToLower(crand.Text()))
+		if err := os.Mkdir(directory, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		tree := &Tree{version: "2", hierarchies: []hierarchy{{folder: folder, version2: true}}}
+		tree := &Tree{version: "2", hierarchies: []hierarchy{{directory: directory, version2: true}}}
 		t.Cleanup(func() { closeTree(t, tree) })
 		all["version 2"] = tree
 	}
@@ -130,10 +130,10 @@ func newGroup(t *testing.T, tree *Tree) Group {
 	t.Helper()
 	g := tree.Group(strings.ToLower(crand.Text()))
 	for _, h := range tree.hierarchies {
-		if err := os.Mkdir(g.folder(h), 0o755); err != nil {
+		if err := os.Mkdir(g.directory(h), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := inherit(h, g.folder(h)); err != nil {
+		if err := inherit(h, g.directory(h)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -150,7 +150,7 @@ type task struct {
 func start(t *testing.T, g Group, arguments ...string) task {
 	t.Helper()
 	script := append([]string{"-c", `while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs" || exit 9; shift; done; shift; exec "$@"`, "enter"},
-		g.Folders()...)
+		g.Directories()...)
 	command := exec.Command("sh", append(append(script, "--"), arguments...)...)
 	output := filepath.Join(t.TempDir(), "output")
 	file, err := os.Create(output)

@@ -154,7 +154,7 @@ func below(group, root string) string {
 	return filepath.Join("/", rest)
 }
 
-// open makes the folder of the name.
+// open makes the directory of the name.
 func (m mount) open(name string) (hierarchy, error) {
 	h, err := m.make("/", name)
 	switch {
@@ -181,7 +181,7 @@ func refused(err error) bool {
 
 func (m mount) make(base, name string) (hierarchy, error) {
 	h := hierarchy{
-		folder: filepath.Join(m.point, base, name), path: filepath.Join(base, name),
+		directory: filepath.Join(m.point, base, name), path: filepath.Join(base, name),
 		controllers: m.controllers, version2: m.version2,
 	}
 	parent := filepath.Join(m.point, base)
@@ -190,43 +190,44 @@ func (m mount) make(base, name string) (hierarchy, error) {
 			return h, err
 		}
 	}
-	if err := makeFolder(h.folder); err != nil {
+	if err := makeDirectory(h.directory); err != nil {
 		return h, err
 	}
 	if m.version2 {
-		return h, delegate(h.folder)
+		return h, delegate(h.directory)
 	}
-	return h, inherit(h, h.folder)
+	return h, inherit(h, h.directory)
 }
 
-// makeFolder makes a group that every user may read, whatever the service's mask is: a container's
-// root with users of its own owns no file of the host. Making a group that exists succeeds.
-func makeFolder(folder string) error {
-	if err := os.Mkdir(folder, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+// makeDirectory makes a group that every user may read, whatever the service's mask is: a
+// container's root with users of its own owns no file of the host. Making a group that exists
+// succeeds.
+func makeDirectory(directory string) error {
+	if err := os.Mkdir(directory, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return os.Chmod(folder, 0o755) //nolint:gosec // it has no secret
+	return os.Chmod(directory, 0o755) //nolint:gosec // it has no secret
 }
 
-// delegate gives the groups in the folder the controllers of version 2.
-func delegate(folder string) error {
+// delegate gives the groups in the directory the controllers of version 2.
+func delegate(directory string) error {
 	for _, controller := range []string{memory, cpu, pids} {
-		enabled, err := os.ReadFile(filepath.Join(folder, "cgroup.subtree_control"))
+		enabled, err := os.ReadFile(filepath.Join(directory, "cgroup.subtree_control"))
 		if err != nil {
 			return err
 		}
 		if slices.Contains(strings.Fields(string(enabled)), controller) {
 			continue
 		}
-		if err := write(folder, "cgroup.subtree_control", "+"+controller); err != nil {
+		if err := write(directory, "cgroup.subtree_control", "+"+controller); err != nil {
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) {
-				return fmt.Errorf("the controller %s cannot be had below %s: %w", controller, folder, err)
+				return fmt.Errorf("the controller %s cannot be had below %s: %w", controller, directory, err)
 			}
 			return err
 		}
 	}
 	// Kernels and delegations may lack it, and nothing is limited by it.
-	_ = write(folder, "cgroup.subtree_control", "+"+cpuset)
+	_ = write(directory, "cgroup.subtree_control", "+"+cpuset)
 	return nil
 }
 
@@ -237,12 +238,12 @@ func (m mount) leave() (string, error) {
 	if filepath.Base(base) == supervisor { // done by an earlier process
 		return filepath.Dir(base), nil
 	}
-	folder := filepath.Join(m.point, base)
-	leaf := filepath.Join(folder, supervisor)
-	if err := makeFolder(leaf); err != nil {
+	directory := filepath.Join(m.point, base)
+	leaf := filepath.Join(directory, supervisor)
+	if err := makeDirectory(leaf); err != nil {
 		return "", err
 	}
-	members, err := processes(folder)
+	members, err := processes(directory)
 	if err != nil {
 		return "", err
 	}

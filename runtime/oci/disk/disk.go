@@ -75,9 +75,9 @@ func journalBytes(size int64) int64 {
 	return 16 << 20
 }
 
-// NewFormat makes an empty file system of a number of bytes with mkfs.ext4, in a file in the folder
-// that is removed at once. Without room for it the error wraps ENOSPC.
-func NewFormat(ctx context.Context, folder string, size int64, durability Durability) (*Format, error) {
+// NewFormat makes an empty file system of a number of bytes with mkfs.ext4, in a file in the
+// directory that is removed at once. Without room for it the error wraps ENOSPC.
+func NewFormat(ctx context.Context, directory string, size int64, durability Durability) (*Format, error) {
 	if size < MinBytes || size > MaxBytes {
 		return nil, fmt.Errorf("a file system of %d bytes: the size must be from %d to %d", size, MinBytes, int64(MaxBytes))
 	}
@@ -85,7 +85,7 @@ func NewFormat(ctx context.Context, folder string, size int64, durability Durabi
 	if err != nil {
 		return nil, err
 	}
-	file, err := os.CreateTemp(folder, ".format-")
+	file, err := os.CreateTemp(directory, ".format-")
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +115,8 @@ func findProgram() (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return filepath.Abs(path)
 	}
-	for _, folder := range []string{"/usr/sbin", "/sbin"} {
-		if path, err := exec.LookPath(filepath.Join(folder, name)); err == nil {
+	for _, directory := range []string{"/usr/sbin", "/sbin"} {
+		if path, err := exec.LookPath(filepath.Join(directory, name)); err == nil {
 			return path, nil
 		}
 	}
@@ -229,7 +229,7 @@ var ErrBroken = errors.New("the file system is missing or damaged")
 // Disk is a file system that this process keeps from being unmounted.
 type Disk struct {
 	device string   // such as /dev/loop7
-	root   *os.File // its root folder
+	root   *os.File // its root directory
 }
 
 // open mounts the file system of a device, or opens the one that is mounted.
@@ -278,7 +278,7 @@ func (d *Disk) Mount() (*os.File, error) {
 	return os.NewFile(uintptr(mount), d.device), nil
 }
 
-// Mkdir makes a folder below the root of the file system, with exactly this mode.
+// Mkdir makes a directory below the root of the file system, with exactly this mode.
 func (d *Disk) Mkdir(name string, mode uint32) error {
 	if err := unix.Mkdirat(int(d.root.Fd()), name, mode); err != nil {
 		return &os.PathError{Op: "mkdir", Path: name, Err: err}

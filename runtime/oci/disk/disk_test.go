@@ -29,7 +29,7 @@ func newFormat(t testing.TB, size int64) *disk.Format {
 	return format
 }
 
-// make1 makes a file system, and mounts it at a folder until the test ends.
+// make1 makes a file system, and mounts it at a directory until the test ends.
 func make1(t testing.TB, format *disk.Format, path string) (made *disk.Disk, at string) {
 	t.Helper()
 	made, err := format.Make(path)
@@ -188,7 +188,7 @@ func TestOpenAgain(t *testing.T) {
 // TestMakeTogether: callers at once do not find the same free device. Other programs of this
 // machine may take one meanwhile, hence not a single try.
 func TestMakeTogether(t *testing.T) {
-	format, folder := newFormat(t, disk.MinBytes), t.TempDir()
+	format, directory := newFormat(t, disk.MinBytes), t.TempDir()
 	format.SetAttachTries(3)
 	const callers = 64
 	var ready, group sync.WaitGroup
@@ -197,7 +197,7 @@ func TestMakeTogether(t *testing.T) {
 		group.Go(func() {
 			ready.Done()
 			ready.Wait()
-			made, err := format.Make(filepath.Join(folder, strconv.Itoa(i)))
+			made, err := format.Make(filepath.Join(directory, strconv.Itoa(i)))
 			if err != nil {
 				t.Error(err)
 				return
@@ -229,9 +229,9 @@ func TestNewFormatRefuses(t *testing.T) {
 
 func BenchmarkMake(b *testing.B) {
 	format := newFormat(b, 10<<30)
-	folder := b.TempDir()
+	directory := b.TempDir()
 	for b.Loop() {
-		path := filepath.Join(folder, "disk")
+		path := filepath.Join(directory, "disk")
 		made, err := format.Make(path)
 		if err != nil {
 			b.Fatal(err)
@@ -254,11 +254,11 @@ func TestReopenAfterCrash(t *testing.T) {
 	_, at := make1(t, format, path)
 	const content = "on the disk"
 	for i := range 100 { // more metadata than one block
-		folder := filepath.Join(at, "folder", strconv.Itoa(i))
-		if err := os.MkdirAll(folder, 0o700); err != nil {
+		directory := filepath.Join(at, "directory", strconv.Itoa(i))
+		if err := os.MkdirAll(directory, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		file, err := os.Create(filepath.Join(folder, "file"))
+		file, err := os.Create(filepath.Join(directory, "file"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +278,7 @@ func TestReopenAfterCrash(t *testing.T) {
 	}
 	defer func() { _ = again.Close() }()
 	for i := range 100 {
-		read, err := os.ReadFile(again.Path(filepath.Join("folder", strconv.Itoa(i), "file")))
+		read, err := os.ReadFile(again.Path(filepath.Join("directory", strconv.Itoa(i), "file")))
 		if err != nil || string(read) != content {
 			t.Errorf("file %d: %q, %v", i, read, err)
 		}
@@ -287,16 +287,16 @@ func TestReopenAfterCrash(t *testing.T) {
 
 // TestReopenBroken: only what can never be mounted is broken.
 func TestReopenBroken(t *testing.T) {
-	folder := t.TempDir()
-	damaged := filepath.Join(folder, "damaged")
+	directory := t.TempDir()
+	damaged := filepath.Join(directory, "damaged")
 	if err := os.WriteFile(damaged, make([]byte, disk.MinBytes), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	empty := filepath.Join(folder, "empty")
+	empty := filepath.Join(directory, "empty")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{damaged, empty, filepath.Join(folder, "missing")} {
+	for _, path := range []string{damaged, empty, filepath.Join(directory, "missing")} {
 		opened, err := disk.Reopen(path)
 		if err == nil {
 			_ = opened.Close()

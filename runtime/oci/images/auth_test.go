@@ -34,7 +34,7 @@ func (r *testRegistry) private() {
 var good = &engine.RegistryAuth{Username: "user", Password: "word"}
 
 // withoutConfig keeps the Docker configuration of whoever runs the tests out of them, and returns a
-// folder for another one.
+// directory for another one.
 func withoutConfig(t *testing.T) string {
 	t.Helper()
 	home := t.TempDir()
@@ -47,11 +47,11 @@ func withoutConfig(t *testing.T) string {
 
 func writeConfig(t *testing.T, home string, config any) {
 	t.Helper()
-	for _, folder := range []string{home, filepath.Join(home, ".docker")} {
-		if err := os.MkdirAll(folder, 0o700); err != nil {
+	for _, directory := range []string{home, filepath.Join(home, ".docker")} {
+		if err := os.MkdirAll(directory, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(folder, "config.json"), must(json.Marshal(config))(t), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(directory, "config.json"), must(json.Marshal(config))(t), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

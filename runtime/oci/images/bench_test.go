@@ -111,15 +111,15 @@ func BenchmarkPull(b *testing.B) {
 			b.SetBytes(benchLayers * benchLayerBytes)
 			for b.Loop() {
 				b.StopTimer()
-				folder := filepath.Join(b.TempDir(), "images")
-				s := must(images.Open(images.Options{Folder: folder}))(b)
+				directory := filepath.Join(b.TempDir(), "images")
+				s := must(images.Open(images.Options{Directory: directory}))(b)
 				b.StartTimer()
 				ensure(b, s, ref)
 				b.StopTimer()
 				if err := s.Close(); err != nil {
 					b.Fatal(err)
 				}
-				if err := os.RemoveAll(folder); err != nil {
+				if err := os.RemoveAll(directory); err != nil {
 					b.Fatal(err)
 				}
 				b.StartTimer()

@@ -26,8 +26,8 @@ import (
 func TestConfigurationsCount(t *testing.T) {
 	const most, each = 1 << 20, 200 << 10
 	r := newRegistry(t)
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder, MaxBytes: most})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory, MaxBytes: most})
 	layer := randomLayer(t, 10)
 	for i := range 8 {
 		ensure(t, s, r.push(t, fmt.Sprintf("image:%d", i), newImage(t, v1.Config{Labels: map[string]string{"i": fmt.Sprint(i), "x": strings.Repeat("x", each)}}, layer)))
@@ -48,7 +48,7 @@ func TestConfigurationsCount(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = open(t, images.Options{Folder: folder, MaxBytes: most})
+	s = open(t, images.Options{Directory: directory, MaxBytes: most})
 	if again := few(s); again != kept || s.Counted() != counted {
 		t.Errorf("after another start: %d images, %d bytes; before: %d, %d", again, s.Counted(), kept, counted)
 	}

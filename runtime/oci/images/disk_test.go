@@ -17,20 +17,20 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// smallDisk is a folder that is a file system of its own, of the size, which further options of
+// smallDisk is a directory that is a file system of its own, of the size, which further options of
 // tmpfs may follow after a comma.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
-	folder := t.TempDir()
-	if err := unix.Mount("images-test", folder, "tmpfs", 0, "size="+size); err != nil {
+	directory := t.TempDir()
+	if err := unix.Mount("images-test", directory, "tmpfs", 0, "size="+size); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(directory, unix.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	})
-	return filepath.Join(folder, "images")
+	return filepath.Join(directory, "images")
 }
 
 // TestFullDisk: images leave a part of the disk free, and a disk that has no more is the host's
@@ -40,8 +40,8 @@ func TestFullDisk(t *testing.T) {
 	image := newImage(t, v1.Config{}, randomLayer(t, 39<<20)) // of 40, a twentieth of which stays free
 	ref := r.push(t, "image:1", image)
 	archive := saved(t, map[string]v1.Image{"loaded:1": image})
-	folder := smallDisk(t, "40m")
-	s := open(t, images.Options{Folder: folder})
+	directory := smallDisk(t, "40m")
+	s := open(t, images.Options{Directory: directory})
 	_, pulled := s.Ensure(t.Context(), ref, nil, nil)
 	_, loaded := s.Load(t.Context(), bytes.NewReader(archive), nil)
 	for name, err := range map[string]error{"pull": pulled, "load": loaded} {
@@ -49,10 +49,10 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	wantOnly(t, folder, 0, 0, 0)
+	wantOnly(t, directory, 0, 0, 0)
 
 	// What is not used makes room.
-	s = open(t, images.Options{Folder: smallDisk(t, "40m")})
+	s = open(t, images.Options{Directory: smallDisk(t, "40m")})
 	ensure(t, s, r.push(t, "first:1", newImage(t, v1.Config{}, randomLayer(t, 20<<20))))
 	other := r.push(t, "other:1", newImage(t, v1.Config{}, randomLayer(t, 25<<20)))
 	ensure(t, s, other)
@@ -63,15 +63,15 @@ func TestFullDisk(t *testing.T) {
 
 // TestNoInodes: a disk that has room but no inodes is full too, and what is not used makes room.
 func TestNoInodes(t *testing.T) {
-	manyFiles := func(folder string) v1.Image {
+	manyFiles := func(directory string) v1.Image {
 		contents := map[string]string{}
 		for i := range 700 {
-			contents[fmt.Sprintf("%s/%d", folder, i)] = ""
+			contents[fmt.Sprintf("%s/%d", directory, i)] = ""
 		}
 		return newImage(t, v1.Config{}, newLayer(t, contents))
 	}
 	r := newRegistry(t)
-	s := open(t, images.Options{Folder: smallDisk(t, "40m,nr_inodes=1000")})
+	s := open(t, images.Options{Directory: smallDisk(t, "40m,nr_inodes=1000")})
 	ensure(t, s, r.push(t, "unused:1", manyFiles("a")))
 	used := ensure(t, s, r.push(t, "used:1", manyFiles("b")))
 	if list := s.List(); len(list) != 1 || list[0].ID != used {
@@ -94,35 +94,35 @@ func TestFullDiskForRecords(t *testing.T) {
 	first := r.push(t, "image:1", image)
 	sameImage := r.push(t, "image:2", image)
 	sameLayer := r.push(t, "image:3", newImage(t, v1.Config{User: "1"}, layer))
-	folder := smallDisk(t, "40m") // a twentieth of which stays free
-	s := open(t, images.Options{Folder: folder})
+	directory := smallDisk(t, "40m") // a twentieth of which stays free
+	s := open(t, images.Options{Directory: directory})
 	hold(t, s, ensure(t, s, first)) // it makes no room
 	wait.Until(t, "everything is safe on the disk", s.Safe)
 
-	fill(t, filepath.Dir(folder), 1<<20)
+	fill(t, filepath.Dir(directory), 1<<20)
 	_, err := s.Ensure(t.Context(), sameLayer, nil, nil)
 	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(fmt.Sprint(err), "free, of which images leave 2.0 MiB") {
 		t.Errorf("configuration: %v", err)
 	}
-	fill(t, filepath.Dir(folder), 0)
+	fill(t, filepath.Dir(directory), 0)
 	_, err = s.Ensure(t.Context(), sameImage, nil, nil)
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("name: %v", err)
 	}
-	if entries, err := os.ReadDir(filepath.Join(folder, "making")); err != nil || len(entries) != 0 {
+	if entries, err := os.ReadDir(filepath.Join(directory, "making")); err != nil || len(entries) != 0 {
 		t.Errorf("being made: %v, %v", entries, err)
 	}
-	wantOnly(t, folder, 1, 1, 1)
+	wantOnly(t, directory, 1, 1, 1)
 }
 
 // fill leaves so many bytes of a file system free.
-func fill(t *testing.T, folder string, free int64) {
+func fill(t *testing.T, directory string, free int64) {
 	t.Helper()
 	var disk unix.Statfs_t
-	if err := unix.Statfs(folder, &disk); err != nil {
+	if err := unix.Statfs(directory, &disk); err != nil {
 		t.Fatal(err)
 	}
-	filler := filepath.Join(folder, fmt.Sprintf("filler-%d", free))
+	filler := filepath.Join(directory, fmt.Sprintf("filler-%d", free))
 	if err := os.WriteFile(filler, make([]byte, int64(disk.Bavail)*disk.Bsize-free), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -135,20 +135,20 @@ func TestDeepLayers(t *testing.T) {
 	r := newRegistry(t)
 	good := r.push(t, "good:1", newImage(t, v1.Config{}, newLayer(t, map[string]string{deep + "file": "x"})))
 	bad := r.push(t, "bad:1", newImage(t, v1.Config{}, newLayer(t, map[string]string{deep + "file": "y", "../f": "x"})))
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory})
 	limitFiles(t, 200)
 
 	_, err := s.Ensure(t.Context(), bad, nil, nil)
 	wantImageError(t, err, `".."`)
-	wantOnly(t, folder, 0, 0, 0)
+	wantOnly(t, directory, 0, 0, 0)
 
 	ensure(t, s, good)
 	if freed := must(s.Prune(t.Context(), true))(t); freed == 0 {
 		t.Error("nothing was freed")
 	}
 	trashIsEmpty := func() bool {
-		entries, err := os.ReadDir(filepath.Join(folder, "trash"))
+		entries, err := os.ReadDir(filepath.Join(directory, "trash"))
 		return err == nil && len(entries) == 0
 	}
 	if !trashIsEmpty() {
@@ -160,8 +160,8 @@ func TestDeepLayers(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	rewrite(t, folder, "layers/*/layer.json", "")
-	open(t, images.Options{Folder: folder})
+	rewrite(t, directory, "layers/*/layer.json", "")
+	open(t, images.Options{Directory: directory})
 	wait.Until(t, "the trash is empty", trashIsEmpty)
 }
 

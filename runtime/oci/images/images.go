@@ -1,8 +1,8 @@
 // Package images keeps images of containers on this host: it pulls them from registries or loads
-// them from archives, and unpacks each layer once, into a folder that overlayfs mounts.
+// them from archives, and unpacks each layer once, into a directory that overlayfs mounts.
 //
-// Everything that a Store has written is complete or does not count: parts are made in a folder of
-// their own and renamed when their digests have been checked. No operation waits for the disk; a
+// Everything that a Store has written is complete or does not count: parts are made in a directory
+// of their own and renamed when their digests have been checked. No operation waits for the disk; a
 // [Store] syncs behind what it writes. Until then a layer carries the id of the boot that wrote it,
 // and after a crash of the host it is removed.
 package images
@@ -34,12 +34,12 @@ import (
 
 // Options configure a [Store].
 type Options struct {
-	Folder   string              // absolute; made when it is missing, used by one Store at a time
-	MaxBytes int64               // bound of layers and configurations on the disk together; 0 means none. See [Store.Prune]
-	Grace    time.Duration       // how long what is not used stays before Prune removes it
-	Mirrors  map[string][]string // host of a registry, e.g. docker.io -> hosts that are asked before it
-	Insecure []string            // hosts of registries that may be asked over HTTP; localhost and 127.0.0.0/8 always may
-	Internal []string            // hosts of registries that may have internal addresses, whoever asks for an image; those of Insecure may, too
+	Directory string              // absolute; made when it is missing, used by one Store at a time
+	MaxBytes  int64               // bound of layers and configurations on the disk together; 0 means none. See [Store.Prune]
+	Grace     time.Duration       // how long what is not used stays before Prune removes it
+	Mirrors   map[string][]string // host of a registry, e.g. docker.io -> hosts that are asked before it
+	Insecure  []string            // hosts of registries that may be asked over HTTP; localhost and 127.0.0.0/8 always may
+	Internal  []string            // hosts of registries that may have internal addresses, whoever asks for an image; those of Insecure may, too
 	// Never, if not nil, reports addresses that are not connected to, see [registries.Rules].
 	Never  func(address netip.AddrPort, listed bool) bool
 	InUse  func() []string // ids of the images that containers are made of; nil means none
@@ -63,7 +63,7 @@ type Image struct {
 	Bytes   int64     // of its unpacked layers on the disk, about
 	Created time.Time // when it came here
 	Config  Config
-	Layers  []string // absolute folders, lowest first, no two the same
+	Layers  []string // absolute directories, lowest first, no two the same
 }
 
 // Config is what an image says about containers that are made from it.
@@ -90,9 +90,9 @@ const (
 	maxConfigEntries = 10_000  // variables, arguments and labels
 )
 
-// Store is a folder with images. It is safe for concurrent use.
+// Store is a directory with images. It is safe for concurrent use.
 type Store struct {
-	folders
+	directories
 	maxBytes int64
 	limits   imageLimits
 	grace    time.Duration
@@ -131,10 +131,11 @@ type Store struct {
 // imageLimits are replaced by tests.
 type imageLimits struct{ bytes, entries int64 }
 
-// Open opens the store and removes what was left half made. The folder must belong to root alone.
+// Open opens the store and removes what was left half made. The directory must belong to root
+// alone.
 func Open(o Options) (*Store, error) {
-	if !filepath.IsAbs(o.Folder) {
-		return nil, fmt.Errorf("open images: folder %q must be absolute", o.Folder)
+	if !filepath.IsAbs(o.Directory) {
+		return nil, fmt.Errorf("open images: directory %q must be absolute", o.Directory)
 	}
 	if o.MaxBytes < 0 || o.Grace < 0 {
 		return nil, errors.New("open images: the bound of bytes and the time of grace must not be negative")
@@ -145,30 +146,30 @@ func Open(o Options) (*Store, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Store{
-		folders:   folders(filepath.Clean(o.Folder)),
-		maxBytes:  o.MaxBytes,
-		limits:    imageLimits{bytes: maxImageBytes, entries: maxImageEntries},
-		grace:     o.Grace,
-		mirrors:   o.Mirrors,
-		insecure:  map[string]bool{},
-		inUse:     o.InUse,
-		keep:      map[string]bool{},
-		log:       o.Logger,
-		boot:      boot,
-		opened:    time.Now(),
-		pulls:     pull.NewGroup(),
-		turns:     newTurns(layersAtOnce, layersOfHost),
-		wideTurns: newTurns(wideLayersAtOnce, wideLayersOfHost),
-		asks:      newTurns(asksAtOnce, asksOfHost),
-		pace:      defaultPace,
-		pruning:   make(chan struct{}, 1),
-		ctx:       ctx,
-		stop:      stop,
-		unsaved:   make(chan struct{}, 1),
-		images:    map[string]*image{},
-		names:     map[string]named{},
-		layers:    map[string]*layer{},
-		making:    map[origin]*making{},
+		directories: directories(filepath.Clean(o.Directory)),
+		maxBytes:    o.MaxBytes,
+		limits:      imageLimits{bytes: maxImageBytes, entries: maxImageEntries},
+		grace:       o.Grace,
+		mirrors:     o.Mirrors,
+		insecure:    map[string]bool{},
+		inUse:       o.InUse,
+		keep:        map[string]bool{},
+		log:         o.Logger,
+		boot:        boot,
+		opened:      time.Now(),
+		pulls:       pull.NewGroup(),
+		turns:       newTurns(layersAtOnce, layersOfHost),
+		wideTurns:   newTurns(wideLayersAtOnce, wideLayersOfHost),
+		asks:        newTurns(asksAtOnce, asksOfHost),
+		pace:        defaultPace,
+		pruning:     make(chan struct{}, 1),
+		ctx:         ctx,
+		stop:        stop,
+		unsaved:     make(chan struct{}, 1),
+		images:      map[string]*image{},
+		names:       map[string]named{},
+		layers:      map[string]*layer{},
+		making:      map[origin]*making{},
 	}
 	s.rules = registries.Rules{Listed: slices.Concat(o.Internal, o.Insecure), Never: o.Never}
 	s.base, s.permitted = s.newTransport(false), s.newTransport(true)

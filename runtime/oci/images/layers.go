@@ -207,8 +207,8 @@ func (s *Store) tryLayer(ctx context.Context, diffID string, b blob, window uint
 		return err
 	}
 	defer turn.release()
-	folder := s.temporary(makingFolder)
-	tree := filepath.Join(folder, treeFolder)
+	directory := s.temporary(makingDirectory)
+	tree := filepath.Join(directory, treeDirectory)
 	if err := os.MkdirAll(tree, 0o700); err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (s *Store) tryLayer(ctx context.Context, diffID string, b blob, window uint
 			return
 		}
 		s.giveBack(reserved)
-		err = errors.Join(err, remove.All(context.WithoutCancel(ctx), folder))
+		err = errors.Join(err, remove.All(context.WithoutCancel(ctx), directory))
 		if err != nil && pinned {
 			s.unpin(diffID)
 		}
@@ -239,29 +239,29 @@ func (s *Store) tryLayer(ctx context.Context, diffID string, b blob, window uint
 	}
 	file := layerFile{Bytes: result.Bytes, Opaque: result.Opaque, Implied: len(result.Implied) > 0, Boot: s.boot}
 	if file.Implied {
-		if err := s.writeJSON(filepath.Join(folder, impliedRecord), result.Implied); err != nil {
+		if err := s.writeJSON(filepath.Join(directory, impliedRecord), result.Implied); err != nil {
 			return err
 		}
 	}
-	if err := s.writeJSON(filepath.Join(folder, layerRecord), file); err != nil {
+	if err := s.writeJSON(filepath.Join(directory, layerRecord), file); err != nil {
 		return err
 	}
 	failpoint.Hit(UnpackedFailpoint)
-	if renamed, pinned, err = s.complete(diffID, folder, file); renamed {
+	if renamed, pinned, err = s.complete(diffID, directory, file); renamed {
 		s.giveBack(reserved - result.Bytes)
 	}
 	return err
 }
 
-// complete makes the folder the layer and pins it. When the layer came from elsewhere meanwhile it
-// pins that one and leaves the folder.
-func (s *Store) complete(diffID, folder string, file layerFile) (renamed, pinned bool, err error) {
+// complete makes the directory the layer and pins it. When the layer came from elsewhere meanwhile
+// it pins that one and leaves the directory.
+func (s *Store) complete(diffID, directory string, file layerFile) (renamed, pinned bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pin(diffID) {
 		return false, true, nil
 	}
-	if err := os.Rename(folder, s.layer(diffID)); err != nil {
+	if err := os.Rename(directory, s.layer(diffID)); err != nil {
 		return false, false, err
 	}
 	s.layers[diffID] = &layer{layerFile: file, pins: 1, used: time.Now()}

@@ -71,13 +71,13 @@ func (s *Store) enter(ctx context.Context) (_ context.Context, done func(), err 
 }
 
 func (s *Store) loadArchive(ctx context.Context, archive io.Reader, progress func(string)) (loaded []Image, err error) {
-	folder := s.temporary(makingFolder)
-	if err := os.Mkdir(folder, 0o700); err != nil {
+	directory := s.temporary(makingDirectory)
+	if err := os.Mkdir(directory, 0o700); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, remove.All(context.WithoutCancel(ctx), folder)) }()
+	defer func() { err = errors.Join(err, remove.All(context.WithoutCancel(ctx), directory)) }()
 	progress("reading the archive")
-	files, err := s.spool(ctx, folder, archive, min(s.limits.bytes, s.maxBytes))
+	files, err := s.spool(ctx, directory, archive, min(s.limits.bytes, s.maxBytes))
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (s *Store) loadArchive(ctx context.Context, archive io.Reader, progress fun
 	return s.add(ctx, found, true)
 }
 
-// spooled are the files of an archive, which lie under numbers in a folder.
+// spooled are the files of an archive, which lie under numbers in a directory.
 type spooled struct {
 	files map[string]spooledFile // by clean name
 	links map[string]string      // clean name -> clean name
@@ -108,8 +108,8 @@ type spooledFile struct {
 	size int64
 }
 
-// spool writes the regular files of the archive, at most limit bytes, into the folder.
-func (s *Store) spool(ctx context.Context, folder string, archive io.Reader, limit int64) (*spooled, error) {
+// spool writes the regular files of the archive, at most limit bytes, into the directory.
+func (s *Store) spool(ctx context.Context, directory string, archive io.Reader, limit int64) (*spooled, error) {
 	plain, err := decompress(archive, wideWindow)
 	if err != nil {
 		return nil, fmt.Errorf("the archive is broken: %w", err)
@@ -138,7 +138,7 @@ func (s *Store) spool(ctx context.Context, folder string, archive io.Reader, lim
 			if limit -= header.Size; limit < 0 {
 				return nil, errors.New("the archive is larger than images may be")
 			}
-			file := spooledFile{path: filepath.Join(folder, strconv.Itoa(number)), size: header.Size}
+			file := spooledFile{path: filepath.Join(directory, strconv.Itoa(number)), size: header.Size}
 			if err := s.writeSpooled(file.path, &contextReader{ctx: ctx, source: entries}); err != nil {
 				return nil, fmt.Errorf("file %q of the archive: %w", name, err)
 			}

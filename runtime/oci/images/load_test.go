@@ -44,11 +44,11 @@ func saved(t testing.TB, named map[string]v1.Image) []byte {
 // laidOut is an OCI layout as a tar archive.
 func laidOut(t testing.TB, index v1.ImageIndex) []byte {
 	t.Helper()
-	folder := t.TempDir()
-	must(layout.Write(folder, index))(t)
+	directory := t.TempDir()
+	must(layout.Write(directory, index))(t)
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
-	if err := w.AddFS(os.DirFS(folder)); err != nil {
+	if err := w.AddFS(os.DirFS(directory)); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
@@ -102,8 +102,8 @@ func TestLoad(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			folder := filepath.Join(t.TempDir(), "images")
-			s := open(t, images.Options{Folder: folder})
+			directory := filepath.Join(t.TempDir(), "images")
+			s := open(t, images.Options{Directory: directory})
 			var reported []string
 			loaded, err := s.Load(t.Context(), bytes.NewReader(test.archive), func(sentence string) { reported = append(reported, sentence) })
 			if err != nil {
@@ -125,7 +125,7 @@ func TestLoad(t *testing.T) {
 			if len(reported) == 0 || reported[0] != "reading the archive" {
 				t.Errorf("progress %q", reported)
 			}
-			wantOnly(t, folder, layers, test.images, len(names))
+			wantOnly(t, directory, layers, test.images, len(names))
 			for _, name := range names {
 				ensure(t, s, name) // without a registry
 			}
@@ -228,10 +228,10 @@ func TestLoadRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			folder := filepath.Join(t.TempDir(), "images")
-			_, err := open(t, images.Options{Folder: folder}).Load(t.Context(), bytes.NewReader(test.archive), nil)
+			directory := filepath.Join(t.TempDir(), "images")
+			_, err := open(t, images.Options{Directory: directory}).Load(t.Context(), bytes.NewReader(test.archive), nil)
 			wantImageError(t, err, test.says)
-			wantOnly(t, folder, 0, 0, 0)
+			wantOnly(t, directory, 0, 0, 0)
 		})
 	}
 }
@@ -292,14 +292,14 @@ func TestLoadReadError(t *testing.T) {
 }
 
 func TestLoadEndsWithContext(t *testing.T) {
-	folder := filepath.Join(t.TempDir(), "images")
+	directory := filepath.Join(t.TempDir(), "images")
 	ctx, cancel := context.WithCancel(t.Context())
 	image := saved(t, map[string]v1.Image{"one:1": newImage(t, v1.Config{}, randomLayer(t, 2<<20))})
-	_, err := open(t, images.Options{Folder: folder}).Load(ctx, &cancelling{bytes.NewReader(image), cancel}, nil)
+	_, err := open(t, images.Options{Directory: directory}).Load(ctx, &cancelling{bytes.NewReader(image), cancel}, nil)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	wantOnly(t, folder, 0, 0, 0)
+	wantOnly(t, directory, 0, 0, 0)
 }
 
 // cancelling calls cancel when it is read.

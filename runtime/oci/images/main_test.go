@@ -36,11 +36,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open opens a store in a folder of its own, or in the one of o.
+// open opens a store in a directory of its own, or in the one of o.
 func open(t testing.TB, o images.Options) *images.Store {
 	t.Helper()
-	if o.Folder == "" {
-		o.Folder = filepath.Join(t.TempDir(), "images")
+	if o.Directory == "" {
+		o.Directory = filepath.Join(t.TempDir(), "images")
 	}
 	o.Logger = zerolog.New(zerolog.NewTestWriter(t))
 	s, err := images.Open(o)
@@ -230,13 +230,13 @@ func hold(t testing.TB, s *images.Store, id string) images.Image {
 func content(t testing.TB, image images.Image) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	for _, folder := range image.Layers {
-		err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	for _, directory := range image.Layers {
+		err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() {
 				return err
 			}
 			file, err := os.ReadFile(path)
-			found[strings.TrimPrefix(path, folder+"/")] = fmt.Sprintf("%x", sha256.Sum256(file))
+			found[strings.TrimPrefix(path, directory+"/")] = fmt.Sprintf("%x", sha256.Sum256(file))
 			return err
 		})
 		if err != nil {
@@ -246,17 +246,17 @@ func content(t testing.TB, image images.Image) map[string]string {
 	return found
 }
 
-// wantOnly fails when the store's folder has more or less than these parts of images. It waits for
-// "making" to be empty: the store replaces the records of layers behind its callers, once they are
-// safe on the disk.
-func wantOnly(t testing.TB, folder string, layers, images, names int) {
+// wantOnly fails when the store's directory has more or less than these parts of images. It waits
+// for "making" to be empty: the store replaces the records of layers behind its callers, once they
+// are safe on the disk.
+func wantOnly(t testing.TB, directory string, layers, images, names int) {
 	t.Helper()
 	wait.Until(t, "nothing is being made", func() bool {
-		entries, err := os.ReadDir(filepath.Join(folder, "making"))
+		entries, err := os.ReadDir(filepath.Join(directory, "making"))
 		return err == nil && len(entries) == 0
 	})
 	for name, want := range map[string]int{"layers": layers, "images": images, "names": names} {
-		entries, err := os.ReadDir(filepath.Join(folder, name))
+		entries, err := os.ReadDir(filepath.Join(directory, name))
 		if err != nil {
 			t.Fatal(err)
 		}

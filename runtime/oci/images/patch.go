@@ -17,17 +17,17 @@ import (
 	"sandbox.internal/internal/remove"
 )
 
-// A layer need not have entries for the folders above its files, and then has them with owner 0 and
-// mode 0755. overlayfs takes the attributes of a folder from the highest layer that has it: /tmp
-// would lose its mode 1777. So an image with such layers gets a layer of its own above them, its
-// patch, which has those folders alone, with what the layers below say of them. containerd gives
-// the same.
+// A layer need not have entries for the directories above its files, and then has them with owner 0
+// and mode 0755. overlayfs takes the attributes of a directory from the highest layer that has it:
+// /tmp would lose its mode 1777. So an image with such layers gets a layer of its own above them,
+// its patch, which has those directories alone, with what the layers below say of them. containerd
+// gives the same.
 
 // maxPatched is how many layers an image has that gets a patch: see the bound of layers that
 // kernels mount.
 const maxPatched = 128
 
-// maxPatchPath is how long the path of a folder in a patch may be; others are left as they are.
+// maxPatchPath is how long the path of a directory in a patch may be; others are left as they are.
 const maxPatchPath = 4000
 
 // patchFile is the record of a patch.
@@ -36,11 +36,11 @@ type patchFile struct {
 	Boot  string `json:"boot"`  // of the host, when it was made: after another one it is made again
 }
 
-// patchedFolder is about what a folder takes on the disk.
-const patchedFolder = 4096 + 256
+// patchedDirectory is about what a directory takes on the disk.
+const patchedDirectory = 4096 + 256
 
-func (f folders) patch(id string) string     { return f.path(patchesFolder, hexOf(id)) }
-func (f folders) patchTree(id string) string { return filepath.Join(f.patch(id), treeFolder) }
+func (f directories) patch(id string) string     { return f.path(patchesDirectory, hexOf(id)) }
+func (f directories) patchTree(id string) string { return filepath.Join(f.patch(id), treeDirectory) }
 
 // makePatch makes the patch of an image whose layers are here, if it needs one and has none, and
 // returns the bytes that it has reserved for it.
@@ -60,17 +60,17 @@ func (s *Store) makePatch(ctx context.Context, id string, layers []string, reser
 	if err != nil || len(found) == 0 {
 		return 0, err
 	}
-	bytes = int64(len(found)) * patchedFolder
+	bytes = int64(len(found)) * patchedDirectory
 	if err := reserve(ctx, bytes); err != nil {
 		return 0, err
 	}
-	folder := s.temporary(makingFolder)
-	err = writePatch(filepath.Join(folder, treeFolder), found)
+	directory := s.temporary(makingDirectory)
+	err = writePatch(filepath.Join(directory, treeDirectory), found)
 	if err == nil {
-		err = s.writeJSON(filepath.Join(folder, layerRecord), patchFile{Bytes: bytes, Boot: s.boot})
+		err = s.writeJSON(filepath.Join(directory, layerRecord), patchFile{Bytes: bytes, Boot: s.boot})
 	}
 	if err == nil {
-		err = os.Rename(folder, s.patch(id))
+		err = os.Rename(directory, s.patch(id))
 	}
 	if err == nil {
 		return bytes, nil
@@ -79,7 +79,7 @@ func (s *Store) makePatch(ctx context.Context, id string, layers []string, reser
 		err = nil
 	}
 	s.giveBack(bytes)
-	return 0, errors.Join(err, remove.All(context.WithoutCancel(ctx), folder))
+	return 0, errors.Join(err, remove.All(context.WithoutCancel(ctx), directory))
 }
 
 // visible returns the layers that are mounted, lowest first. It needs s.mu.
@@ -98,7 +98,7 @@ type stacked struct {
 	implied map[string]bool
 }
 
-// patchOf returns the folders that a patch has, with their attributes.
+// patchOf returns the directories that a patch has, with their attributes.
 func (s *Store) patchOf(ctx context.Context, layers []string) (map[string]unix.Stat_t, error) {
 	stack := make([]stacked, len(layers))
 	names := map[string]bool{}
@@ -113,12 +113,12 @@ func (s *Store) patchOf(ctx context.Context, layers []string) (map[string]unix.S
 		}
 	}
 	found := map[string]unix.Stat_t{}
-	alone := "" // a folder that one layer has: what is in it is of that layer, too
+	alone := "" // a directory that one layer has: what is in it is of that layer, too
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if len(s.path(makingFolder))+len(name) > maxPatchPath || alone != "" && strings.HasPrefix(name, alone+"/") {
+		if len(s.path(makingDirectory))+len(name) > maxPatchPath || alone != "" && strings.HasPrefix(name, alone+"/") {
 			continue
 		}
 		attributes, differs, only, err := attributesIn(stack, name)
@@ -147,9 +147,9 @@ func (s *Store) patchOf(ctx context.Context, layers []string) (map[string]unix.S
 	return found, nil
 }
 
-// attributesIn returns those of the highest layer that has an entry for the folder, or of the
-// highest that has the folder; differs says that the first is not the second, only that one layer
-// has it.
+// attributesIn returns those of the highest layer that has an entry for the directory, or of the
+// highest that has the directory; differs says that the first is not the second, only that one
+// layer has it.
 func attributesIn(stack []stacked, name string) (attributes unix.Stat_t, differs, only bool, err error) {
 	some := 0
 	for i := len(stack) - 1; i >= 0; i-- {
@@ -172,8 +172,8 @@ func attributesIn(stack []stacked, name string) (attributes unix.Stat_t, differs
 	return attributes, false, some == 1, nil
 }
 
-// lookIn reports whether a layer has the folder; last says that it hides what the layers below have
-// at its place.
+// lookIn reports whether a layer has the directory; last says that it hides what the layers below
+// have at its place.
 func lookIn(tree, name string) (stat unix.Stat_t, there, last bool, err error) {
 	at, err := unix.Open(tree, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -204,7 +204,7 @@ func lookIn(tree, name string) (stat unix.Stat_t, there, last bool, err error) {
 	return stat, true, last, nil
 }
 
-// writePatch makes the folders in a new folder.
+// writePatch makes the directories in a new directory.
 func writePatch(tree string, found map[string]unix.Stat_t) error {
 	if err := os.MkdirAll(tree, 0o755); err != nil { //nolint:gosec // as the root of a layer
 		return err
@@ -235,15 +235,15 @@ func writePatch(tree string, found map[string]unix.Stat_t) error {
 // loadPatches throws away patches that are no image's or not of this boot, and makes those that are
 // missing.
 func (s *Store) loadPatches() error {
-	err := s.each(patchesFolder, func(entry os.DirEntry) error {
-		at := s.path(patchesFolder, entry.Name())
+	err := s.each(patchesDirectory, func(entry os.DirEntry) error {
+		at := s.path(patchesDirectory, entry.Name())
 		var file patchFile
 		i := s.images["sha256:"+entry.Name()]
 		if err := readJSON(filepath.Join(at, layerRecord), &file); err == nil && i != nil && file.Boot == s.boot {
 			s.count(i, file.Bytes)
 			return nil
 		}
-		return os.Rename(at, s.temporary(trashFolder))
+		return os.Rename(at, s.temporary(trashDirectory))
 	})
 	if err != nil {
 		return err
@@ -257,8 +257,8 @@ func (s *Store) loadPatches() error {
 			return s.checkDisk(n)
 		})
 		if err != nil {
-			// Folders of the image have other modes than they should.
-			s.log.Warn().Err(err).Str("image", i.id).Msg("folders that layers of an image have no entry for do not keep their modes")
+			// Directories of the image have other modes than they should.
+			s.log.Warn().Err(err).Str("image", i.id).Msg("directories that layers of an image have no entry for do not keep their modes")
 		}
 		if bytes > 0 {
 			s.giveBack(bytes) // the image counts it

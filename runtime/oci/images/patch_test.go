@@ -17,7 +17,7 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// entryLayer is a layer of entries; a name that ends in a slash is a folder's.
+// entryLayer is a layer of entries; a name that ends in a slash is a directory's.
 func entryLayer(t testing.TB, headers ...tar.Header) v1.Layer {
 	t.Helper()
 	var archive bytes.Buffer
@@ -36,21 +36,21 @@ func entryLayer(t testing.TB, headers ...tar.Header) v1.Layer {
 	return must(tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil }))(t)
 }
 
-func folderEntry(name string, mode int64, owner int) tar.Header {
+func directoryEntry(name string, mode int64, owner int) tar.Header {
 	return tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: mode, Uid: owner, Gid: owner}
 }
 
-// TestImpliedFolders: a layer without entries for the folders above its files changes no mode and
-// owner of them.
-func TestImpliedFolders(t *testing.T) {
+// TestImpliedDirectories: a layer without entries for the directories above its files changes no
+// mode and owner of them.
+func TestImpliedDirectories(t *testing.T) {
 	file := func(name string) tar.Header { return tar.Header{Name: name, Mode: 0o644} }
-	base := entryLayer(t, folderEntry("tmp/", 0o1777, 0), folderEntry("home/", 0o711, 0), folderEntry("home/app/", 0o700, 1000),
-		folderEntry("gone/", 0o700, 7), folderEntry("cleared/", 0o700, 7), folderEntry("later/", 0o700, 7))
+	base := entryLayer(t, directoryEntry("tmp/", 0o1777, 0), directoryEntry("home/", 0o711, 0), directoryEntry("home/app/", 0o700, 1000),
+		directoryEntry("gone/", 0o700, 7), directoryEntry("cleared/", 0o700, 7), directoryEntry("later/", 0o700, 7))
 	implied := entryLayer(t, file("tmp/marker"), file("home/app/deep/file"), file(".wh.gone"), file("later/x"))
-	above := entryLayer(t, file("gone/new"), file("home/app/other"), file("cleared/.wh..wh..opq"), file("cleared/new"), folderEntry("later/", 0o750, 8))
+	above := entryLayer(t, file("gone/new"), file("home/app/other"), file("cleared/.wh..wh..opq"), file("cleared/new"), directoryEntry("later/", 0o750, 8))
 	image := newImage(t, v1.Config{}, base, implied, above)
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory})
 	r := newRegistry(t)
 	id := ensure(t, s, r.push(t, "implied:1", image))
 	check := func(s *images.Store) {
@@ -82,7 +82,7 @@ func TestImpliedFolders(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		s = open(t, images.Options{Folder: folder})
+		s = open(t, images.Options{Directory: directory})
 		check(s)
 		if now := s.Counted(); now != counted {
 			t.Errorf("%d bytes are counted, want %d", now, counted)
@@ -91,7 +91,7 @@ func TestImpliedFolders(t *testing.T) {
 	}
 	reopen()
 	// After another start of the host the patch is made again.
-	patches := must(filepath.Glob(filepath.Join(folder, "patches/*/layer.json")))(t)
+	patches := must(filepath.Glob(filepath.Join(directory, "patches/*/layer.json")))(t)
 	if len(patches) != 1 {
 		t.Fatalf("patches %q", patches)
 	}
@@ -106,12 +106,12 @@ func TestImpliedFolders(t *testing.T) {
 	}
 	must(s.Prune(t.Context(), true))(t)
 	// The test holds the image.
-	if patches := must(filepath.Glob(filepath.Join(folder, "patches/*")))(t); len(patches) != 1 {
+	if patches := must(filepath.Glob(filepath.Join(directory, "patches/*")))(t); len(patches) != 1 {
 		t.Errorf("patches of an image that is held: %q", patches)
 	}
-	ordinary := newImage(t, v1.Config{}, base, entryLayer(t, folderEntry("tmp/", 0o1777, 0), file("tmp/marker")))
+	ordinary := newImage(t, v1.Config{}, base, entryLayer(t, directoryEntry("tmp/", 0o1777, 0), file("tmp/marker")))
 	ordinaryID := ensure(t, s, r.push(t, "ordinary:1", ordinary))
 	if got := len(hold(t, s, ordinaryID).Layers); got != 2 {
-		t.Errorf("an image without such folders has %d layers", got)
+		t.Errorf("an image without such directories has %d layers", got)
 	}
 }

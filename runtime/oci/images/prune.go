@@ -124,7 +124,7 @@ func (s *Store) sweep(began time.Time, using []string, pins func(named) bool) (t
 			}
 			freed += i.bytes
 			if i.patched {
-				path := s.temporary(trashFolder)
+				path := s.temporary(trashDirectory)
 				if err := os.Rename(s.patch(i.id), path); err != nil {
 					return trash, freed, err
 				}
@@ -142,7 +142,7 @@ func (s *Store) sweep(began time.Time, using []string, pins func(named) bool) (t
 		if needed[diffID] || l.pins > 0 || !old(l.used) {
 			continue
 		}
-		path := s.temporary(trashFolder)
+		path := s.temporary(trashDirectory)
 		if err := os.Rename(s.layer(diffID), path); err != nil {
 			return trash, freed, err
 		}
@@ -249,18 +249,18 @@ const (
 // less free than they must.
 func (s *Store) checkDisk(n int64) error {
 	var disk unix.Statfs_t
-	if err := unix.Statfs(string(s.folders), &disk); err != nil {
+	if err := unix.Statfs(string(s.directories), &disk); err != nil {
 		return fmt.Errorf("ask how much of the disk is free: %w", err)
 	}
 	free := int64(disk.Bavail) * disk.Bsize
 	least := min(leastFree, int64(disk.Blocks)*disk.Bsize/leastFreeShare)
 	if free-n < least {
-		return fmt.Errorf("%w: the disk of %s has %s free, of which images leave %s", unix.ENOSPC, s.folders, mebibytes(free), mebibytes(least))
+		return fmt.Errorf("%w: the disk of %s has %s free, of which images leave %s", unix.ENOSPC, s.directories, mebibytes(free), mebibytes(least))
 	}
 	// Some file systems have no bound of inodes, and say that they have none.
 	leastInodes := min(leastFreeInodes, disk.Files/leastFreeShare)
 	if disk.Files > 0 && disk.Ffree <= leastInodes {
-		return fmt.Errorf("%w: the disk of %s has %d inodes free, of which images leave %d", unix.ENOSPC, s.folders, disk.Ffree, leastInodes)
+		return fmt.Errorf("%w: the disk of %s has %d inodes free, of which images leave %d", unix.ENOSPC, s.directories, disk.Ffree, leastInodes)
 	}
 	return nil
 }
@@ -273,12 +273,12 @@ func (s *Store) giveBack(n int64) {
 
 // emptyTrash removes what an earlier store left there.
 func (s *Store) emptyTrash() {
-	entries, err := os.ReadDir(s.path(trashFolder))
+	entries, err := os.ReadDir(s.path(trashDirectory))
 	for _, entry := range entries {
 		if s.ctx.Err() != nil {
 			return
 		}
-		if e := remove.All(s.ctx, s.path(trashFolder, entry.Name())); s.ctx.Err() == nil {
+		if e := remove.All(s.ctx, s.path(trashDirectory, entry.Name())); s.ctx.Err() == nil {
 			err = errors.Join(err, e)
 		}
 	}

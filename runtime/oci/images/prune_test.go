@@ -26,8 +26,8 @@ func TestPrune(t *testing.T) {
 	gone := r.push(t, "gone:1", newImage(t, v1.Config{}, base, randomLayer(t, 300<<10)))
 	var mu sync.Mutex
 	var using []string
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder, InUse: func() []string {
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory, InUse: func() []string {
 		mu.Lock()
 		defer mu.Unlock()
 		return using
@@ -72,8 +72,8 @@ func TestPrune(t *testing.T) {
 	if freed := prune(false); freed < 1<<20 || freed > 3<<20 {
 		t.Errorf("%d bytes were freed", freed)
 	}
-	wantOnly(t, folder, 0, 0, 0)
-	if entries, err := os.ReadDir(filepath.Join(folder, "trash")); err != nil || len(entries) != 0 {
+	wantOnly(t, directory, 0, 0, 0)
+	if entries, err := os.ReadDir(filepath.Join(directory, "trash")); err != nil || len(entries) != 0 {
 		t.Errorf("the trash has %v, %v", entries, err)
 	}
 }
@@ -83,7 +83,7 @@ func TestPrune(t *testing.T) {
 func TestKeep(t *testing.T) {
 	r := newRegistry(t)
 	ref := r.push(t, "kept:1", newImage(t, v1.Config{}, randomLayer(t, 100)))
-	s := open(t, images.Options{Folder: filepath.Join(t.TempDir(), "images"), Keep: []string{ref}})
+	s := open(t, images.Options{Directory: filepath.Join(t.TempDir(), "images"), Keep: []string{ref}})
 	id := ensure(t, s, ref)
 	for _, name := range []string{ref, id} {
 		if err := s.Remove(name); !errors.Is(err, engine.ErrImageInUse) || !strings.Contains(err.Error(), ref) {
@@ -117,28 +117,28 @@ func TestPruneWaits(t *testing.T) {
 // TestPruneKeepsUnknown: a container of an image whose record is lost still runs on its layers.
 func TestPruneKeepsUnknown(t *testing.T) {
 	r := newRegistry(t)
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory})
 	id := ensure(t, s, r.push(t, "image:1", newImage(t, v1.Config{}, randomLayer(t, 1000))))
 	wait.Until(t, "everything is safe on the disk", s.Safe)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	rewrite(t, folder, "images/*.json", "torn")
-	s = open(t, images.Options{Folder: folder, InUse: func() []string { return []string{id} }})
+	rewrite(t, directory, "images/*.json", "torn")
+	s = open(t, images.Options{Directory: directory, InUse: func() []string { return []string{id} }})
 	if freed := must(s.Prune(t.Context(), true))(t); freed != 0 {
 		t.Errorf("%d bytes were freed", freed)
 	}
-	wantOnly(t, folder, 1, 0, 0)
+	wantOnly(t, directory, 1, 0, 0)
 }
 
 // TestPruneGoesOn: what a prune has moved to the trash is removed, also when its client goes away
 // meanwhile.
 func TestPruneGoesOn(t *testing.T) {
 	r := newRegistry(t)
-	folder := filepath.Join(t.TempDir(), "images")
+	directory := filepath.Join(t.TempDir(), "images")
 	ctx, cancel := context.WithCancel(t.Context())
-	s := open(t, images.Options{Folder: folder, InUse: func() []string {
+	s := open(t, images.Options{Directory: directory, InUse: func() []string {
 		cancel()
 		return nil
 	}})
@@ -147,19 +147,19 @@ func TestPruneGoesOn(t *testing.T) {
 		t.Errorf("Prune: %v", err)
 	}
 	for _, name := range []string{"layers", "trash"} {
-		wait.Until(t, name+" is empty", func() bool { return len(entriesOf(t, folder, name)) == 0 })
+		wait.Until(t, name+" is empty", func() bool { return len(entriesOf(t, directory, name)) == 0 })
 	}
-	wantOnly(t, folder, 0, 0, 0)
+	wantOnly(t, directory, 0, 0, 0)
 }
 
 // TestPruneEndsWithStore: a store that is closed waits for the end of its prune, which leaves the
 // rest for the next store.
 func TestPruneEndsWithStore(t *testing.T) {
 	r := newRegistry(t)
-	folder := filepath.Join(t.TempDir(), "images")
+	directory := filepath.Join(t.TempDir(), "images")
 	var s *images.Store
 	closed := make(chan error, 1)
-	s = open(t, images.Options{Folder: folder, InUse: func() []string {
+	s = open(t, images.Options{Directory: directory, InUse: func() []string {
 		go func() { closed <- s.Close() }()
 		if !wait.Within(wait.Patience(), func() bool {
 			_, err := s.Load(t.Context(), strings.NewReader(""), nil)
@@ -176,15 +176,15 @@ func TestPruneEndsWithStore(t *testing.T) {
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
-	if left := entriesOf(t, folder, "trash"); len(left) != 1 {
+	if left := entriesOf(t, directory, "trash"); len(left) != 1 {
 		t.Errorf("the trash has %v", left)
 	}
 	if _, err := s.Prune(t.Context(), true); !errors.Is(err, engine.ErrUnavailable) {
 		t.Errorf("Prune of a closed store: %v", err)
 	}
-	open(t, images.Options{Folder: folder})
-	wait.Until(t, "the trash is empty", func() bool { return len(entriesOf(t, folder, "trash")) == 0 })
-	wantOnly(t, folder, 0, 0, 0)
+	open(t, images.Options{Directory: directory})
+	wait.Until(t, "the trash is empty", func() bool { return len(entriesOf(t, directory, "trash")) == 0 })
+	wantOnly(t, directory, 0, 0, 0)
 }
 
 // TestPruneUnderLoad: pulls, holds and prunes at once never lose an image that is held.
@@ -195,8 +195,8 @@ func TestPruneUnderLoad(t *testing.T) {
 	for i := range 6 {
 		refs = append(refs, r.push(t, fmt.Sprintf("image%d:1", i), newImage(t, v1.Config{}, base, randomLayer(t, 16<<10))))
 	}
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory})
 	stop := make(chan struct{})
 	var pruning, using sync.WaitGroup
 	pruning.Go(func() {
@@ -242,7 +242,7 @@ func TestPruneUnderLoad(t *testing.T) {
 	close(stop)
 	pruning.Wait()
 	must(s.Prune(t.Context(), true))(t)
-	wantOnly(t, folder, 0, 0, 0)
+	wantOnly(t, directory, 0, 0, 0)
 }
 
 // TestKill: a process that pulls and prunes is killed at each failpoint. The images that are there
@@ -260,10 +260,10 @@ func TestKill(t *testing.T) {
 		id := ensure(t, fresh, ref)
 		want[id] = content(t, hold(t, fresh, id))
 	}
-	folder := t.TempDir()
-	armed := program.Failpoints(filepath.Join(folder, "failpoints"))
+	directory := t.TempDir()
+	armed := program.Failpoints(filepath.Join(directory, "failpoints"))
 	const puller = "sandbox.internal/runtime/oci/images/testdata/puller"
-	if err := program.BuildWithFailpoints(t.Context(), folder, armed, puller); err != nil {
+	if err := program.BuildWithFailpoints(t.Context(), directory, armed, puller); err != nil {
 		t.Fatal(err)
 	}
 	for failpoint, complete := range map[string]int{
@@ -278,12 +278,12 @@ func TestKill(t *testing.T) {
 				t.Fatal(err)
 			}
 			place := filepath.Join(t.TempDir(), "images")
-			killed := wait.Command(t, filepath.Join(folder, "puller"), append([]string{place}, refs...)...)
+			killed := wait.Command(t, filepath.Join(directory, "puller"), append([]string{place}, refs...)...)
 			printed, err := killed.CombinedOutput()
 			if left := must(armed.Left(failpoint))(t); left > 0 {
 				t.Fatalf("the puller has not come to the failpoint: %v\n%s", err, printed)
 			}
-			s := open(t, images.Options{Folder: place})
+			s := open(t, images.Options{Directory: place})
 			found := s.List()
 			if len(found) != complete {
 				t.Errorf("%d images are there, want %d", len(found), complete)

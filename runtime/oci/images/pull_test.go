@@ -39,8 +39,8 @@ func TestPull(t *testing.T) {
 		Volumes: map[string]struct{}{"/b": {}, "/a": {}}, ExposedPorts: map[string]struct{}{"80/tcp": {}},
 	}, base, randomLayer(t, 1000), newLayer(t, map[string]string{"top": "t"}))
 	ref := r.push(t, "public:1", image)
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory})
 
 	var reported []string // without a lock: progress is not called after Ensure returned
 	id := must(s.Ensure(t.Context(), ref, nil, func(sentence string) { reported = append(reported, sentence) }))(t)
@@ -77,13 +77,13 @@ func TestPull(t *testing.T) {
 	if found, err := os.ReadFile(filepath.Join(pulled.Layers[0], "etc/os")); err != nil || string(found) != "test" {
 		t.Errorf("the lowest layer has %q, %v", found, err)
 	}
-	wantOnly(t, folder, 3, 1, 1)
+	wantOnly(t, directory, 3, 1, 1)
 
 	wait.Until(t, "everything is safe on the disk", s.Safe)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again := hold(t, open(t, images.Options{Folder: folder}), id)
+	again := hold(t, open(t, images.Options{Directory: directory}), id)
 	if !reflect.DeepEqual(again, pulled) {
 		t.Errorf("after another start %+v, want %+v", again, pulled)
 	}
@@ -198,8 +198,8 @@ func TestWrongContent(t *testing.T) {
 				_, _ = w.Write(test.blob)
 				return true
 			})
-			folder := filepath.Join(t.TempDir(), "images")
-			s := open(t, images.Options{Folder: folder})
+			directory := filepath.Join(t.TempDir(), "images")
+			s := open(t, images.Options{Directory: directory})
 			_, err := s.Ensure(t.Context(), ref, nil, nil)
 			if test.says == "" {
 				if err != nil {
@@ -208,7 +208,7 @@ func TestWrongContent(t *testing.T) {
 				return
 			}
 			wantImageError(t, err, test.says)
-			wantOnly(t, folder, 0, 0, 0)
+			wantOnly(t, directory, 0, 0, 0)
 		})
 	}
 	t.Run("another diff id", func(t *testing.T) {
@@ -217,10 +217,10 @@ func TestWrongContent(t *testing.T) {
 		file := must(image.ConfigFile())(t).DeepCopy()
 		file.RootFS.DiffIDs = []v1.Hash{digest}
 		ref := r.push(t, "wrong:1", must(mutate.ConfigFile(image, file))(t))
-		folder := filepath.Join(t.TempDir(), "images")
-		_, err := open(t, images.Options{Folder: folder}).Ensure(t.Context(), ref, nil, nil)
+		directory := filepath.Join(t.TempDir(), "images")
+		_, err := open(t, images.Options{Directory: directory}).Ensure(t.Context(), ref, nil, nil)
 		wantImageError(t, err, "unpacks to")
-		wantOnly(t, folder, 0, 0, 0)
+		wantOnly(t, directory, 0, 0, 0)
 	})
 	t.Run("fewer layers than diff ids", func(t *testing.T) {
 		r := newRegistry(t)
@@ -237,17 +237,17 @@ func TestWrongContent(t *testing.T) {
 func TestHostileImage(t *testing.T) {
 	r := newRegistry(t)
 	ref := r.push(t, "hostile:1", newImage(t, v1.Config{}, newLayer(t, map[string]string{"../outside": "x"})))
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory})
 	_, err := s.Ensure(t.Context(), ref, nil, nil)
 	wantImageError(t, err, `layer refused: the name contains ".."`)
-	wantOnly(t, folder, 0, 0, 0)
+	wantOnly(t, directory, 0, 0, 0)
 
 	bomb := r.push(t, "bomb:1", newImage(t, v1.Config{}, newLayer(t, map[string]string{"zeros": string(make([]byte, 10<<20))})))
 	s.Bound(1<<20, 100)
 	_, err = s.Ensure(t.Context(), bomb, nil, nil)
 	wantImageError(t, err, "more than 1048576 bytes")
-	wantOnly(t, folder, 0, 0, 0)
+	wantOnly(t, directory, 0, 0, 0)
 }
 
 func TestOpaqueRoot(t *testing.T) {

@@ -18,29 +18,29 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// folders is the store's folder, with what lies in it:
+// directories is the store's directory, with what lies in it:
 //
 //	layers/HEX/tree        a layer, by the hex digits of its diff id
 //	layers/HEX/layer.json  its record
 //	images/HEX.json        the configuration of an image, by the hex digits of its id; complete when its digest is the id
-//	layers/HEX/implied.json the folders that the layer has no entry for, if there are any
+//	layers/HEX/implied.json the directories that the layer has no entry for, if there are any
 //	patches/HEX            what an image has above its layers, by the digits of its id; see patch.go
 //	names/HEX.json         a name, by its SHA-256
 //	making/RANDOM          what is being made; removed when the store opens
 //	trash/RANDOM           what is being removed
-type folders string
+type directories string
 
 const (
-	layersFolder  = "layers"
-	imagesFolder  = "images"
-	namesFolder   = "names"
-	patchesFolder = "patches"
-	makingFolder  = "making"
-	trashFolder   = "trash"
-	treeFolder    = "tree"
-	layerRecord   = "layer.json"
-	impliedRecord = "implied.json"
-	recordSuffix  = ".json"
+	layersDirectory  = "layers"
+	imagesDirectory  = "images"
+	namesDirectory   = "names"
+	patchesDirectory = "patches"
+	makingDirectory  = "making"
+	trashDirectory   = "trash"
+	treeDirectory    = "tree"
+	layerRecord      = "layer.json"
+	impliedRecord    = "implied.json"
+	recordSuffix     = ".json"
 )
 
 // layer is a complete layer.
@@ -54,7 +54,7 @@ type layer struct {
 type layerFile struct {
 	Bytes   int64 `json:"bytes"`
 	Opaque  bool  `json:"opaque,omitempty"`  // it hides the layers below it
-	Implied bool  `json:"implied,omitempty"` // it has folders without an entry
+	Implied bool  `json:"implied,omitempty"` // it has directories without an entry
 	// Boot is the boot of the host that wrote the layer, until it is safe on the disk.
 	Boot string `json:"boot,omitempty"`
 }
@@ -78,33 +78,33 @@ type named struct {
 	Loaded bool   `json:"loaded,omitempty"` // from an archive: no registry may have it
 }
 
-func (f folders) path(parts ...string) string {
+func (f directories) path(parts ...string) string {
 	return filepath.Join(append([]string{string(f)}, parts...)...)
 }
 
-func (f folders) layer(diffID string) string { return f.path(layersFolder, hexOf(diffID)) }
+func (f directories) layer(diffID string) string { return f.path(layersDirectory, hexOf(diffID)) }
 
-func (f folders) layerTree(diffID string) string {
-	return f.path(layersFolder, hexOf(diffID), treeFolder)
+func (f directories) layerTree(diffID string) string {
+	return f.path(layersDirectory, hexOf(diffID), treeDirectory)
 }
 
-func (f folders) image(id string) string { return f.path(imagesFolder, hexOf(id)+recordSuffix) }
+func (f directories) image(id string) string { return f.path(imagesDirectory, hexOf(id)+recordSuffix) }
 
-func (f folders) name(name string) string {
+func (f directories) name(name string) string {
 	sum := sha256.Sum256([]byte(name))
-	return f.path(namesFolder, hex.EncodeToString(sum[:])+recordSuffix)
+	return f.path(namesDirectory, hex.EncodeToString(sum[:])+recordSuffix)
 }
 
 func hexOf(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
 
-// temporary returns a new path in the folder.
-func (f folders) temporary(folder string) string { return f.path(folder, rand.Text()) }
+// temporary returns a new path in the directory.
+func (f directories) temporary(directory string) string { return f.path(directory, rand.Text()) }
 
-// load reads the folder. What was being made or removed goes to the trash, and so does what is
+// load reads the directory. What was being made or removed goes to the trash, and so does what is
 // damaged.
 func (s *Store) load() error {
-	for _, folder := range []string{layersFolder, imagesFolder, namesFolder, patchesFolder, makingFolder, trashFolder} {
-		if err := os.MkdirAll(s.path(folder), 0o700); err != nil {
+	for _, directory := range []string{layersDirectory, imagesDirectory, namesDirectory, patchesDirectory, makingDirectory, trashDirectory} {
+		if err := os.MkdirAll(s.path(directory), 0o700); err != nil {
 			return err
 		}
 	}
@@ -117,14 +117,14 @@ func (s *Store) load() error {
 }
 
 func (s *Store) discardMaking() error {
-	return s.each(makingFolder, func(entry fs.DirEntry) error {
-		return os.Rename(s.path(makingFolder, entry.Name()), s.temporary(trashFolder))
+	return s.each(makingDirectory, func(entry fs.DirEntry) error {
+		return os.Rename(s.path(makingDirectory, entry.Name()), s.temporary(trashDirectory))
 	})
 }
 
 func (s *Store) loadLayers() error {
-	return s.each(layersFolder, func(entry fs.DirEntry) error {
-		path := s.path(layersFolder, entry.Name())
+	return s.each(layersDirectory, func(entry fs.DirEntry) error {
+		path := s.path(layersDirectory, entry.Name())
 		var file layerFile
 		err := readJSON(filepath.Join(path, layerRecord), &file)
 		if err == nil && file.Boot != "" && file.Boot != s.boot {
@@ -132,7 +132,7 @@ func (s *Store) loadLayers() error {
 		}
 		if err != nil {
 			s.log.Warn().Err(err).Str("layer", entry.Name()).Msg("removing a damaged layer of an image")
-			return os.Rename(path, s.temporary(trashFolder))
+			return os.Rename(path, s.temporary(trashDirectory))
 		}
 		s.layers["sha256:"+entry.Name()] = &layer{layerFile: file, used: s.opened}
 		s.bytes += file.Bytes
@@ -144,8 +144,8 @@ func (s *Store) loadLayers() error {
 }
 
 func (s *Store) loadImages() error {
-	return s.each(imagesFolder, func(entry fs.DirEntry) error {
-		path := s.path(imagesFolder, entry.Name())
+	return s.each(imagesDirectory, func(entry fs.DirEntry) error {
+		path := s.path(imagesDirectory, entry.Name())
 		i, err := s.readImage(path, "sha256:"+strings.TrimSuffix(entry.Name(), recordSuffix))
 		if err != nil {
 			s.log.Warn().Err(err).Str("image", entry.Name()).Msg("removing a damaged image")
@@ -184,8 +184,8 @@ func (s *Store) readImage(path, id string) (*image, error) {
 }
 
 func (s *Store) loadNames() error {
-	return s.each(namesFolder, func(entry fs.DirEntry) error {
-		path := s.path(namesFolder, entry.Name())
+	return s.each(namesDirectory, func(entry fs.DirEntry) error {
+		path := s.path(namesDirectory, entry.Name())
 		var n named
 		if err := readJSON(path, &n); err != nil || s.images[n.Image] == nil || s.name(n.Name) != path {
 			s.log.Warn().Err(err).Str("name", n.Name).Msg("removing the name of a missing image")
@@ -196,8 +196,8 @@ func (s *Store) loadNames() error {
 	})
 }
 
-func (s *Store) each(folder string, handle func(fs.DirEntry) error) error {
-	entries, err := os.ReadDir(s.path(folder))
+func (s *Store) each(directory string, handle func(fs.DirEntry) error) error {
+	entries, err := os.ReadDir(s.path(directory))
 	if err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (s *Store) each(folder string, handle func(fs.DirEntry) error) error {
 }
 
 // newImage makes the image of a configuration. A layer that comes again hides all of its earlier
-// appearance, and overlayfs mounts no folder twice.
+// appearance, and overlayfs mounts no directory twice.
 func newImage(id string, config *configFile, created time.Time) *image {
 	i := &image{id: id, created: created, used: created, config: config.Config}
 	for position, diffID := range config.RootFS.DiffIDs {
@@ -338,7 +338,7 @@ func (s *Store) writeJSON(path string, record any) error {
 }
 
 func (s *Store) writeFile(path string, content []byte) error {
-	temporary := s.temporary(makingFolder)
+	temporary := s.temporary(makingDirectory)
 	err := os.WriteFile(temporary, content, 0o600)
 	if err == nil {
 		err = os.Rename(temporary, path)

@@ -107,14 +107,14 @@ func TestNextPullGoesOn(t *testing.T) {
 	good, bad := randomLayer(t, 1000), randomLayer(t, 1000)
 	goodDigest, badDigest := must(good.Digest())(t), must(bad.Digest())(t)
 	ref := r.push(t, "half:1", newImage(t, v1.Config{}, good, bad))
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory})
 	r.intercept(func(w http.ResponseWriter, req *http.Request) bool {
 		if path.Base(req.URL.Path) != badDigest.String() {
 			return false
 		}
 		wait.Until(t, "the good layer is complete", func() bool {
-			entries, _ := os.ReadDir(filepath.Join(folder, "layers"))
+			entries, _ := os.ReadDir(filepath.Join(directory, "layers"))
 			return len(entries) == 1
 		})
 		http.Error(w, `{"errors":[{"code":"BLOB_UNKNOWN","message":"it is gone"}]}`, http.StatusNotFound)

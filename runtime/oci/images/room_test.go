@@ -24,8 +24,8 @@ func TestMaxBytes(t *testing.T) {
 	for i := range 4 {
 		refs = append(refs, r.push(t, fmt.Sprintf("image%d:1", i), newImage(t, v1.Config{}, randomLayer(t, 4<<20))))
 	}
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder, MaxBytes: 9 << 20})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory, MaxBytes: 9 << 20})
 	loaded, err := s.Load(t.Context(), bytes.NewReader(saved(t, map[string]v1.Image{"loaded:1": newImage(t, v1.Config{}, randomLayer(t, 4<<20))})), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestMaxBytes(t *testing.T) {
 	for _, ref := range refs[:3] {
 		last = ensure(t, s, ref)
 	}
-	wantOnly(t, folder, 2, 2, 2)
+	wantOnly(t, directory, 2, 2, 2)
 	ensure(t, s, loaded[0].ID)
 	_, release, err := s.Hold(last)
 	if err != nil {
@@ -45,7 +45,7 @@ func TestMaxBytes(t *testing.T) {
 	wantImageError(t, err, "no room for the image: the images here take")
 	release()
 	ensure(t, s, refs[3])
-	wantOnly(t, folder, 2, 2, 2)
+	wantOnly(t, directory, 2, 2, 2)
 	_, err = s.Load(t.Context(), bytes.NewReader(saved(t, map[string]v1.Image{"huge:1": newImage(t, v1.Config{}, randomLayer(t, 10<<20))})), nil)
 	wantImageError(t, err, "larger than images may be")
 }
@@ -54,27 +54,27 @@ func TestMaxBytes(t *testing.T) {
 // removed for one makes room for all.
 func TestLayersNeedRoomTogether(t *testing.T) {
 	r := newRegistry(t)
-	folder := filepath.Join(t.TempDir(), "images")
+	directory := filepath.Join(t.TempDir(), "images")
 	var prunes atomic.Int64
-	s := open(t, images.Options{Folder: folder, MaxBytes: 1 << 20, InUse: func() []string {
+	s := open(t, images.Options{Directory: directory, MaxBytes: 1 << 20, InUse: func() []string {
 		if prunes.Add(1) == 1 {
 			wait.Within(100*time.Millisecond, func() bool { return prunes.Load() > 1 }) // the other layer needs room too
 		} else {
-			wait.Within(wait.Patience(), func() bool { return len(entriesOf(t, folder, "layers")) == 0 }) // the first prune has moved everything away
+			wait.Within(wait.Patience(), func() bool { return len(entriesOf(t, directory, "layers")) == 0 }) // the first prune has moved everything away
 		}
 		return nil
 	}})
 	ensure(t, s, r.push(t, "unused:1", newImage(t, v1.Config{}, randomLayer(t, 900<<10))))
 	ensure(t, s, r.push(t, "wanted:1", newImage(t, v1.Config{}, randomLayer(t, 400<<10), randomLayer(t, 400<<10))))
-	wantOnly(t, folder, 2, 1, 1)
+	wantOnly(t, directory, 2, 1, 1)
 	if n := prunes.Load(); n != 1 {
 		t.Errorf("%d prunes made room, want 1", n)
 	}
 }
 
-func entriesOf(t testing.TB, folder, name string) []os.DirEntry {
+func entriesOf(t testing.TB, directory, name string) []os.DirEntry {
 	t.Helper()
-	entries, err := os.ReadDir(filepath.Join(folder, name))
+	entries, err := os.ReadDir(filepath.Join(directory, name))
 	if err != nil {
 		t.Error(err)
 	}
@@ -84,11 +84,11 @@ func entriesOf(t testing.TB, folder, name string) []os.DirEntry {
 // TestWaitForRoomEnds: what waits for room while another makes some ends with its own context.
 func TestWaitForRoomEnds(t *testing.T) {
 	r := newRegistry(t)
-	folder := filepath.Join(t.TempDir(), "images")
+	directory := filepath.Join(t.TempDir(), "images")
 	asked, answered := make(chan struct{}), make(chan struct{})
 	ask, answer := sync.OnceFunc(func() { close(asked) }), sync.OnceFunc(func() { close(answered) })
 	defer answer()
-	s := open(t, images.Options{Folder: folder, MaxBytes: 1 << 20, InUse: func() []string {
+	s := open(t, images.Options{Directory: directory, MaxBytes: 1 << 20, InUse: func() []string {
 		ask()
 		<-answered
 		return nil
@@ -112,7 +112,7 @@ func TestWaitForRoomEnds(t *testing.T) {
 		_, err := s.Prune(ctx, true)
 		pruned <- err
 	}()
-	wait.Until(t, "a layer is being made", func() bool { return len(entriesOf(t, folder, "making")) > 1 })
+	wait.Until(t, "a layer is being made", func() bool { return len(entriesOf(t, directory, "making")) > 1 })
 	cancel()
 	for name, ended := range map[string]chan error{"load": loaded, "prune": pruned} {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -121,5 +121,5 @@ func TestWaitForRoomEnds(t *testing.T) {
 	}
 	answer()
 	pruning.Wait()
-	wantOnly(t, folder, 0, 0, 0)
+	wantOnly(t, directory, 0, 0, 0)
 }

@@ -26,8 +26,8 @@ func TestSharedLayers(t *testing.T) {
 	for i := range 4 {
 		refs = append(refs, r.push(t, fmt.Sprintf("child%d:1", i), newImage(t, v1.Config{}, base, randomLayer(t, 100))))
 	}
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory})
 	var group sync.WaitGroup
 	for _, ref := range refs {
 		group.Go(func() { ensure(t, s, ref) })
@@ -36,13 +36,13 @@ func TestSharedLayers(t *testing.T) {
 	if n := r.fetches(must(base.Digest())(t)); n != 1 {
 		t.Errorf("the shared layer was fetched %d times", n)
 	}
-	wantOnly(t, folder, 5, 4, 4)
+	wantOnly(t, directory, 5, 4, 4)
 	if n := len(s.List()); n != 4 {
 		t.Errorf("List: %d images", n)
 	}
 }
 
-// TestSameLayerTwice: overlayfs mounts no folder twice; the upper of the two counts.
+// TestSameLayerTwice: overlayfs mounts no directory twice; the upper of the two counts.
 func TestSameLayerTwice(t *testing.T) {
 	r := newRegistry(t)
 	twice, between := randomLayer(t, 100), randomLayer(t, 200)
@@ -131,8 +131,8 @@ func TestAllLeave(t *testing.T) {
 	r := newRegistry(t)
 	layer := randomLayer(t, 1000)
 	ref := r.push(t, "all-leave:1", newImage(t, v1.Config{}, layer))
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory})
 	asked, release := r.holdBack(t, must(layer.Digest())(t))
 	ctx, leave := context.WithCancel(t.Context())
 	first := make(chan error, 1)
@@ -142,7 +142,7 @@ func TestAllLeave(t *testing.T) {
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Errorf("the one who left got %v", err)
 	}
-	wantOnly(t, folder, 0, 0, 0)
+	wantOnly(t, directory, 0, 0, 0)
 	release()
 	ensure(t, s, ref)
 }
@@ -185,8 +185,8 @@ func TestLayerOfSlowRegistry(t *testing.T) {
 	image := newImage(t, v1.Config{}, layer)
 	slowRef, otherRef := slow.push(t, "slow:1", image), other.push(t, "other:1", image)
 	asked, release := slow.holdBack(t, must(layer.Digest())(t))
-	folder := filepath.Join(t.TempDir(), "images")
-	s := open(t, images.Options{Folder: folder})
+	directory := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Directory: directory})
 	first := make(chan error, 1)
 	go func() { _, err := s.Ensure(t.Context(), slowRef, nil, nil); first <- err }()
 	<-asked
@@ -203,9 +203,9 @@ func TestLayerOfSlowRegistry(t *testing.T) {
 	if after := s.Counted(); after != counted {
 		t.Errorf("%d bytes are counted, and %d before the second copy", after, counted)
 	}
-	wantOnly(t, folder, 1, 1, 2)
+	wantOnly(t, directory, 1, 1, 2)
 	must(s.Prune(t.Context(), true))(t)
-	wantOnly(t, folder, 0, 0, 0)
+	wantOnly(t, directory, 0, 0, 0)
 	if left := s.Counted(); left != 0 {
 		t.Errorf("%d bytes are counted of nothing", left)
 	}

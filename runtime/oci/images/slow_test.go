@@ -80,14 +80,14 @@ func TestSlowRegistry(t *testing.T) {
 			r := newRegistry(t)
 			ref := r.push(t, "slow:1", newImage(t, v1.Config{}, layer))
 			r.intercept(before)
-			folder := filepath.Join(t.TempDir(), "images")
-			s := open(t, images.Options{Folder: folder})
+			directory := filepath.Join(t.TempDir(), "images")
+			s := open(t, images.Options{Directory: directory})
 			s.Pace(time.Minute, 300*time.Millisecond, 1<<20)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			_, err := s.Ensure(ctx, ref, nil, nil)
 			wantImageError(t, err, "the registry is too slow: it sent")
-			wantOnly(t, folder, 0, 0, 0)
+			wantOnly(t, directory, 0, 0, 0)
 		})
 	}
 	t.Run("silence", func(t *testing.T) {

@@ -96,13 +96,13 @@ func (s *Store) unmark(diffID string, l *layer) error {
 }
 
 func (s *Store) syncDisk() error {
-	folder, err := os.Open(string(s.folders))
+	directory, err := os.Open(string(s.directories))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = folder.Close() }()
-	if err := unix.Syncfs(int(folder.Fd())); err != nil {
-		return fmt.Errorf("sync %s: %w", folder.Name(), err)
+	defer func() { _ = directory.Close() }()
+	if err := unix.Syncfs(int(directory.Fd())); err != nil {
+		return fmt.Errorf("sync %s: %w", directory.Name(), err)
 	}
 	return nil
 }

@@ -31,12 +31,12 @@ func TestSyncFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				folder := filepath.Join(t.TempDir(), "images")
-				s := open(t, images.Options{Folder: folder})
+				directory := filepath.Join(t.TempDir(), "images")
+				s := open(t, images.Options{Directory: directory})
 				var obstacle string
 				_, err := s.Load(t.Context(), bytes.NewReader(archive), func(sentence string) {
 					if obstacle == "" && strings.HasPrefix(sentence, "loading: 1 of 1 layers") {
-						obstacle = obstruct(t, folder)
+						obstacle = obstruct(t, directory)
 					}
 				})
 				if err != nil || obstacle == "" {
@@ -56,7 +56,7 @@ func TestSyncFails(t *testing.T) {
 				if err := s.Close(); err != nil {
 					t.Error(err)
 				}
-				if entries, err := os.ReadDir(filepath.Join(folder, "making")); err != nil || len(entries) != 0 {
+				if entries, err := os.ReadDir(filepath.Join(directory, "making")); err != nil || len(entries) != 0 {
 					t.Errorf("being made: %v, %v", entries, err)
 				}
 			})
@@ -64,10 +64,10 @@ func TestSyncFails(t *testing.T) {
 	}
 }
 
-// obstruct makes a folder of the record of the only layer, so that it cannot be replaced.
-func obstruct(t *testing.T, folder string) string {
+// obstruct makes a directory of the record of the only layer, so that it cannot be replaced.
+func obstruct(t *testing.T, directory string) string {
 	t.Helper()
-	records := must(filepath.Glob(filepath.Join(folder, "layers", "*", "layer.json")))(t)
+	records := must(filepath.Glob(filepath.Join(directory, "layers", "*", "layer.json")))(t)
 	if len(records) != 1 {
 		t.Fatalf("records %v", records)
 	}

@@ -57,9 +57,9 @@ type report struct {
 	end End
 }
 
-// Open connects to the keeper of the folder, and starts the program when there is none.
+// Open connects to the keeper of the directory, and starts the program when there is none.
 func Open(ctx context.Context, o Options) (*Client, error) {
-	for name, path := range map[string]string{"Program": o.Program, "Folder": o.Folder} {
+	for name, path := range map[string]string{"Program": o.Program, "Directory": o.Directory} {
 		if !filepath.IsAbs(path) {
 			return nil, fmt.Errorf("keeper: %s must be an absolute path, got %q", name, path)
 		}
@@ -124,7 +124,7 @@ func (c *Client) connectedSoon(ctx context.Context) (*link, error) {
 	return c.connected(ctx)
 }
 
-// Enter moves the calling thread, which shares its root and working folder with no other, to the
+// Enter moves the calling thread, which shares its root and working directory with no other, to the
 // keeper's mount namespace. It returns the keeper's process id.
 func (c *Client) Enter() (pid int, err error) {
 	via, err := c.connectedSoon(c.ctx)
@@ -139,7 +139,7 @@ func (c *Client) Enter() (pid int, err error) {
 
 // Launch starts a container and returns its first process. The error is a [*RuntimeError] when the
 // container cannot be started, and wraps [engine.ErrUnavailable] when that is not known; then what
-// the runtime has made may be left: processes in the CgroupFolders, the one of PIDFile, and the
+// the runtime has made may be left: processes in the CgroupDirectories, the one of PIDFile, and the
 // runtime's own records.
 //
 // Launch of a container that this keeper has started for a client before, which was killed before

@@ -31,7 +31,7 @@ func TestKeeperKilled(t *testing.T) {
 		pause := moments.IntN(40_000) // µs
 		l := h.container("round-"+strconv.Itoa(round), script(fmt.Sprintf("echo begins; usleep %d; seq 1 1000; exit %d", pause, round)))
 		l.ExitFile = "" // the status must come from the kernel
-		l.CgroupFolders = []string{h.cgroup("round-" + strconv.Itoa(round))}
+		l.CgroupDirectories = []string{h.cgroup("round-" + strconv.Itoa(round))}
 		killed := make(chan struct{})
 		victim := h.client.PID()
 		during := round%4 == 0 // the launch; else after it
@@ -55,7 +55,7 @@ func TestKeeperKilled(t *testing.T) {
 				t.Fatalf("round %d: %v", round, err)
 			}
 			refused++
-			h.emptyCgroup(l.CgroupFolders[0])
+			h.emptyCgroup(l.CgroupDirectories[0])
 			continue
 		}
 		started++
@@ -68,7 +68,7 @@ func TestKeeperKilled(t *testing.T) {
 		if err := h.client.Forget(l.ID); err != nil {
 			t.Errorf("round %d: %v", round, err)
 		}
-		h.emptyCgroup(l.CgroupFolders[0])
+		h.emptyCgroup(l.CgroupDirectories[0])
 	}
 	t.Logf("%d rounds: %d containers started, %d launches cut off", round, started, refused)
 	if started == 0 {
@@ -78,15 +78,15 @@ func TestKeeperKilled(t *testing.T) {
 
 // emptyCgroup ends and removes everything in a cgroup, as the service does with what a launch that
 // was cut off has left.
-func (h *host) emptyCgroup(folder string) {
+func (h *host) emptyCgroup(directory string) {
 	h.t.Helper()
 	wait.Until(h.t, "the cgroup is removed", func() bool {
-		for _, text := range strings.Fields(read(h.t, folder+"/cgroup.procs")) {
+		for _, text := range strings.Fields(read(h.t, directory+"/cgroup.procs")) {
 			if pid, err := strconv.Atoi(text); err == nil && pid > 0 {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 		}
-		return os.Remove(folder) == nil
+		return os.Remove(directory) == nil
 	})
 }
 
@@ -205,7 +205,7 @@ func TestAdoptAgain(t *testing.T) {
 func TestOneKeeper(t *testing.T) {
 	h := newHost(t)
 	_ = h.client.Close()
-	h.options.Folder += "-other"
+	h.options.Directory += "-other"
 	var services sync.WaitGroup
 	clients := make([]*keeper.Client, 8)
 	for i := range clients {
@@ -258,7 +258,7 @@ func (h *host) replaceProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.options.Program = filepath.Join(h.folder, "sandbox-keeper")
+	h.options.Program = filepath.Join(h.directory, "sandbox-keeper")
 	if err := os.WriteFile(h.options.Program, append(data, "another version"...), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -273,12 +273,12 @@ func TestIdleClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	folder, err := os.Open(h.options.Folder)
+	directory, err := os.Open(h.options.Directory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer folder.Close()
-	address := "/proc/self/fd/" + strconv.Itoa(int(folder.Fd())) + "/keeper.sock"
+	defer directory.Close()
+	address := "/proc/self/fd/" + strconv.Itoa(int(directory.Fd())) + "/keeper.sock"
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: address}); err != nil {
 		t.Fatal(err)
 	}

@@ -30,30 +30,30 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if folder := os.Getenv(serviceVariable); folder != "" {
-		os.Exit(service(folder))
+	if directory := os.Getenv(serviceVariable); directory != "" {
+		os.Exit(service(directory))
 	}
-	folder, err := os.MkdirTemp("", "keeper-program-")
+	directory, err := os.MkdirTemp("", "keeper-program-")
 	if err != nil {
 		panic(err)
 	}
-	armed = program.Failpoints(filepath.Join(folder, "failpoints"))
-	if err := program.BuildWithFailpoints(context.Background(), folder, armed, "sandbox.internal/server/cmd/sandbox-keeper"); err != nil {
+	armed = program.Failpoints(filepath.Join(directory, "failpoints"))
+	if err := program.BuildWithFailpoints(context.Background(), directory, armed, "sandbox.internal/server/cmd/sandbox-keeper"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	keeperProgram = filepath.Join(folder, "sandbox-keeper")
+	keeperProgram = filepath.Join(directory, "sandbox-keeper")
 	code := m.Run()
-	_ = os.RemoveAll(folder)
+	_ = os.RemoveAll(directory)
 	os.Exit(code)
 }
 
-// host is a folder with a keeper and containers, all of which end with the test.
+// host is a directory with a keeper and containers, all of which end with the test.
 type host struct {
-	t       testing.TB
-	folder  string
-	options keeper.Options
-	client  *keeper.Client
+	t         testing.TB
+	directory string
+	options   keeper.Options
+	client    *keeper.Client
 
 	mu        sync.Mutex
 	ends      map[string][]keeper.End
@@ -65,9 +65,9 @@ func newHost(t testing.TB) *host {
 	if _, err := exec.LookPath("crun"); err != nil {
 		t.Fatal("these tests need crun: apt-get install crun busybox-static")
 	}
-	h := &host{t: t, folder: t.TempDir(), ends: map[string][]keeper.End{}}
+	h := &host{t: t, directory: t.TempDir(), ends: map[string][]keeper.End{}}
 	h.options = keeper.Options{
-		Program: keeperProgram, Folder: filepath.Join(h.folder, "run"), Logger: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
+		Program: keeperProgram, Directory: filepath.Join(h.directory, "run"), Logger: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel),
 		Exited: func(id string, end keeper.End) {
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -75,8 +75,8 @@ func newHost(t testing.TB) *host {
 		},
 	}
 	layer := h.layer("busybox", nil)
-	for _, folder := range []string{"bin", "proc", "dev", "tmp", "sys"} {
-		if err := os.MkdirAll(filepath.Join(layer, folder), 0o755); err != nil {
+	for _, directory := range []string{"bin", "proc", "dev", "tmp", "sys"} {
+		if err := os.MkdirAll(filepath.Join(layer, directory), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,7 +100,7 @@ func newHost(t testing.TB) *host {
 // layer makes a lower layer with files.
 func (h *host) layer(name string, files map[string]string) string {
 	h.t.Helper()
-	layer := filepath.Join(h.folder, "layers", name)
+	layer := filepath.Join(h.directory, "layers", name)
 	if err := os.MkdirAll(layer, 0o755); err != nil {
 		h.t.Fatal(err)
 	}
@@ -138,15 +138,15 @@ func (h *host) close() {
 	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range commands {
 		command, err := os.ReadFile(path)
-		if pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && pid > 0 && strings.Contains(string(command), "--folder\x00"+h.folder+"/") {
+		if pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && pid > 0 && strings.Contains(string(command), "--directory\x00"+h.directory+"/") {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 	}
 	wait.Until(h.t, "no process is left", func() bool { return len(h.left()) == 0 })
-	if printed := read(h.t, filepath.Join(h.options.Folder, "keeper.stderr")); printed != "" {
+	if printed := read(h.t, filepath.Join(h.options.Directory, "keeper.stderr")); printed != "" {
 		h.t.Errorf("the keeper has printed:\n%s", printed)
 	}
-	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), h.folder) {
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(mounts), h.directory) {
 		h.t.Errorf("mounts are left on the host: %v\n%s", err, mounts)
 	}
 }
@@ -164,18 +164,18 @@ func (h *host) cgroup(name string) string {
 	} else if !errors.Is(err, fs.ErrExist) {
 		h.t.Fatal(err)
 	}
-	folder := filepath.Join(parent, name)
-	if err := os.Mkdir(folder, 0o755); err != nil {
+	directory := filepath.Join(parent, name)
+	if err := os.Mkdir(directory, 0o755); err != nil {
 		h.t.Fatal(err)
 	}
-	return folder
+	return directory
 }
 
 // left lists processes, zombies left out, that have to do with this host.
 func (h *host) left() (found []string) {
 	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range commands {
-		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), h.folder) {
+		if data, err := os.ReadFile(path); err == nil && strings.Contains(string(data), h.directory) {
 			found = append(found, path)
 		}
 	}
@@ -218,9 +218,9 @@ func script(text string) spec { return spec{args: []string{"/bin/sh", "-c", text
 // container makes the bundle of a container that does not exist yet.
 func (h *host) container(id string, s spec) keeper.Launch {
 	h.t.Helper()
-	folder := filepath.Join(h.folder, "containers", id)
+	directory := filepath.Join(h.directory, "containers", id)
 	for _, name := range []string{"rootfs", "upper", "work"} {
-		if err := os.MkdirAll(filepath.Join(folder, name), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(directory, name), 0o755); err != nil {
 			h.t.Fatal(err)
 		}
 	}
@@ -246,27 +246,27 @@ func (h *host) container(id string, s spec) keeper.Launch {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "config.json"), config, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, "config.json"), config, 0o600); err != nil {
 		h.t.Fatal(err)
 	}
 	crun, err := exec.LookPath("crun")
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	pidFile := filepath.Join(folder, "pid")
+	pidFile := filepath.Join(directory, "pid")
 	return keeper.Launch{
 		Watched: keeper.Watched{
-			ID: id, Output: filepath.Join(folder, "output"), Log: filepath.Join(folder, "log"),
-			ExitFile: filepath.Join(folder, "exit"), EndFile: filepath.Join(folder, "end.json"),
+			ID: id, Output: filepath.Join(directory, "output"), Log: filepath.Join(directory, "log"),
+			ExitFile: filepath.Join(directory, "exit"), EndFile: filepath.Join(directory, "end.json"),
 		},
 		Overlay: overlay.Overlay{
-			Lower: append([]string{filepath.Join(h.folder, "layers/busybox")}, s.lower...),
-			Upper: filepath.Join(folder, "upper"), Work: filepath.Join(folder, "work"), Volatile: true,
+			Lower: append([]string{filepath.Join(h.directory, "layers/busybox")}, s.lower...),
+			Upper: filepath.Join(directory, "upper"), Work: filepath.Join(directory, "work"), Volatile: true,
 		},
-		Root: filepath.Join(folder, "rootfs"),
+		Root: filepath.Join(directory, "rootfs"),
 		Run: []string{
-			crun, "--root", filepath.Join(h.options.Folder, "runtime"), "--cgroup-manager", "disabled",
-			"run", "--detach", "--preserve-fds", "1", "--bundle", folder, "--pid-file", pidFile, id,
+			crun, "--root", filepath.Join(h.options.Directory, "runtime"), "--cgroup-manager", "disabled",
+			"run", "--detach", "--preserve-fds", "1", "--bundle", directory, "--pid-file", pidFile, id,
 		},
 		PIDFile: pidFile,
 	}

@@ -150,13 +150,13 @@ func waiting(pid int) bool {
 // has reports whether a process has a file open, also one that was removed.
 func (h *host) has(pid int, file string) bool {
 	h.t.Helper()
-	folder := "/proc/" + strconv.Itoa(pid) + "/fd"
-	entries, err := os.ReadDir(folder)
+	directory := "/proc/" + strconv.Itoa(pid) + "/fd"
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	for _, entry := range entries {
-		if target, _ := os.Readlink(filepath.Join(folder, entry.Name())); strings.TrimSuffix(target, " (deleted)") == file {
+		if target, _ := os.Readlink(filepath.Join(directory, entry.Name())); strings.TrimSuffix(target, " (deleted)") == file {
 			return true
 		}
 	}

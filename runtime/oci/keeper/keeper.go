@@ -1,5 +1,5 @@
 // Package keeper is the process that starts and reaps the containers of a local engine, one per
-// data folder, and its client.
+// data directory, and its client.
 //
 // The service may be killed or replaced at any moment while containers run. So what has to outlive
 // it is in a process of its own, the keeper, which is small and does next to nothing:
@@ -28,13 +28,13 @@ type Options struct {
 	// Program is the absolute path of the program sandbox-keeper. A keeper that runs another
 	// program is replaced.
 	Program string
-	// Folder has the keeper's socket and lock. It is absolute, and made with mode 0700 when it is
-	// missing.
-	Folder string
-	// CgroupFolders are those that a keeper moves itself to when it starts, so that it does not end
-	// with the service's cgroup. They exist. There may be none.
-	CgroupFolders []string
-	Logger        zerolog.Logger
+	// Directory has the keeper's socket and lock. It is absolute, and made with mode 0700 when it
+	// is missing.
+	Directory string
+	// CgroupDirectories are those that a keeper moves itself to when it starts, so that it does not
+	// end with the service's cgroup. They exist. There may be none.
+	CgroupDirectories []string
+	Logger            zerolog.Logger
 	// Exited is called once per end of a container that was launched or adopted and not forgotten,
 	// one call at a time, also for ends that happened while no service ran. The call for a short
 	// container may come before Launch has returned. It must be quick.
@@ -73,10 +73,11 @@ type Launch struct {
 	PIDFile string
 	// Sealed is set for a runtime that runs a sealed copy of itself: it is started as one.
 	Sealed bool
-	// CgroupFolders are those, at most one per hierarchy, that Run is started in, and so everything
-	// that it starts: what it leaves behind when it is killed is found there, and the container's
-	// cgroup namespace begins there. The name in messages is that of a keeper that runs already.
-	CgroupFolders []string `json:"Enter"`
+	// CgroupDirectories are those, at most one per hierarchy, that Run is started in, and so
+	// everything that it starts: what it leaves behind when it is killed is found there, and the
+	// container's cgroup namespace begins there. The name in messages is that of a keeper that runs
+	// already.
+	CgroupDirectories []string `json:"Enter"`
 	// Owner is the user and group that Output belongs to: the container's root.
 	Owner int
 }

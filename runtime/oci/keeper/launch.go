@@ -171,7 +171,7 @@ func (s *start) runtime(ctx context.Context, since uint64, output, exit int, mou
 	if exit >= 0 {
 		files = append(files, uintptr(exit))
 	}
-	status, err := s.keeper.command(ctx, s.launch.Run, s.launch.Sealed, files, s.launch.CgroupFolders, mounted)
+	status, err := s.keeper.command(ctx, s.launch.Run, s.launch.Sealed, files, s.launch.CgroupDirectories, mounted)
 	if err := mounted(); err != nil {
 		return &RuntimeError{Stage: StageMount, Stderr: err.Error()}
 	}
@@ -320,28 +320,28 @@ func (s *start) detach() {
 // command runs a command of the runtime in cgroups, once ready has returned nil, and returns how it
 // ended. It is killed when ctx ends, and when this process does.
 func (k *keeper) command(
-	ctx context.Context, argv []string, sealed bool, files []uintptr, folders []string, ready func() error,
+	ctx context.Context, argv []string, sealed bool, files []uintptr, directories []string, ready func() error,
 ) (status unix.WaitStatus, err error) {
 	if len(argv) == 0 || !filepath.IsAbs(argv[0]) {
 		return 0, errors.New("the runtime's command line must begin with an absolute path")
 	}
 	// The command ends with the thread that has started it.
-	if len(folders) == 0 {
+	if len(directories) == 0 {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		return k.commandHere(ctx, argv, sealed, files, nil, ready)
 	}
 	// The thread may move to cgroups of the container.
-	thread.Run(func() { status, err = k.commandHere(ctx, argv, sealed, files, folders, ready) })
+	thread.Run(func() { status, err = k.commandHere(ctx, argv, sealed, files, directories, ready) })
 	return status, err
 }
 
 func (k *keeper) commandHere(
-	ctx context.Context, argv []string, sealed bool, files []uintptr, folders []string, ready func() error,
+	ctx context.Context, argv []string, sealed bool, files []uintptr, directories []string, ready func() error,
 ) (unix.WaitStatus, error) {
 	system := &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
-	for _, folder := range folders {
-		fd, err := k.cgroups.enter(folder)
+	for _, directory := range directories {
+		fd, err := k.cgroups.enter(directory)
 		if err != nil {
 			return 0, err
 		}

@@ -89,7 +89,7 @@ func TestOverlay(t *testing.T) {
 		t.Errorf("the upper layer has %q", got)
 	}
 	wait.Until(h.t, "no mount is left in the keeper's namespace", func() bool {
-		return !strings.Contains(read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/mountinfo"), h.folder)
+		return !strings.Contains(read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/mountinfo"), h.directory)
 	})
 }
 
@@ -108,7 +108,7 @@ func TestFailures(t *testing.T) {
 		"program":  {func(l *keeper.Launch) { l.Run[0] = "/no/such" }, keeper.StageRun, "/no/such", false},
 		"relative": {func(l *keeper.Launch) { l.Run[0] = "crun" }, keeper.StageRun, "absolute", false},
 		"bundle":   {func(l *keeper.Launch) { l.Run = append(l.Run, "--bundle", "/no/such") }, keeper.StageRun, "", true},
-		"cgroup":   {func(l *keeper.Launch) { l.CgroupFolders = []string{"/no/such"} }, keeper.StageRun, "/no/such", false},
+		"cgroup":   {func(l *keeper.Launch) { l.CgroupDirectories = []string{"/no/such"} }, keeper.StageRun, "/no/such", false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestFailures(t *testing.T) {
 			if failure.Stage != tt.stage || !strings.Contains(failure.Stderr, tt.text) || (failure.ExitCode != 0) != tt.code {
 				t.Errorf("failure %+v, want stage %s and %q", failure, tt.stage, tt.text)
 			}
-			if strings.Contains(read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/mountinfo"), h.folder) {
+			if strings.Contains(read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/mountinfo"), h.directory) {
 				t.Error("a mount is left")
 			}
 			if children := read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/task/"+strconv.Itoa(h.client.PID())+"/children"); children != "" {
@@ -230,7 +230,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestCgroups: the first process is in the CgroupFolders, and its cgroup namespace begins there.
+// TestCgroups: the first process is in the CgroupDirectories, and its cgroup namespace begins
+// there.
 func TestCgroups(t *testing.T) {
 	h := newHost(t)
 	root := "/sys/fs/cgroup"
@@ -239,27 +240,27 @@ func TestCgroups(t *testing.T) {
 		hierarchies = []string{"pids", "freezer"}
 	}
 	name := "keeper-test-" + strconv.Itoa(os.Getpid())
-	var folders []string
+	var directories []string
 	for _, hierarchy := range hierarchies {
-		folder := filepath.Join(root, hierarchy, name)
-		if err := os.Mkdir(folder, 0o755); err != nil {
+		directory := filepath.Join(root, hierarchy, name)
+		if err := os.Mkdir(directory, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { wait.Until(h.t, "the cgroup is removed", func() bool { return os.Remove(folder) == nil }) })
-		folders = append(folders, folder)
+		t.Cleanup(func() { wait.Until(h.t, "the cgroup is removed", func() bool { return os.Remove(directory) == nil }) })
+		directories = append(directories, directory)
 	}
 	want := ":/" + name + "\n"
 	s := script("cat /proc/self/cgroup; exec sleep 1000")
 	s.cgroupNS = true
 	l := h.container("entered", s)
-	l.CgroupFolders = folders
+	l.CgroupDirectories = directories
 	p := h.launch(l)
-	if got := read(t, "/proc/"+strconv.Itoa(p.PID)+"/cgroup"); strings.Count(got, want) != len(folders) {
-		t.Errorf("cgroups %q, want %q %d times", got, want, len(folders))
+	if got := read(t, "/proc/"+strconv.Itoa(p.PID)+"/cgroup"); strings.Count(got, want) != len(directories) {
+		t.Errorf("cgroups %q, want %q %d times", got, want, len(directories))
 	}
-	for _, folder := range folders {
-		wait.Until(h.t, "the first process is the only one in "+folder, func() bool {
-			return slices.Equal(strings.Fields(read(t, folder+"/cgroup.procs")), []string{strconv.Itoa(p.PID)})
+	for _, directory := range directories {
+		wait.Until(h.t, "the first process is the only one in "+directory, func() bool {
+			return slices.Equal(strings.Fields(read(t, directory+"/cgroup.procs")), []string{strconv.Itoa(p.PID)})
 		})
 	}
 	wait.Until(h.t, "the container has printed", func() bool { return read(t, l.Log) != "" })
@@ -273,17 +274,17 @@ func TestCgroups(t *testing.T) {
 // TestKeeperMovesToItsCgroup: a keeper does not end with the cgroup of the service.
 func TestKeeperMovesToItsCgroup(t *testing.T) {
 	h := newHost(t)
-	folder := h.cgroup("keeper")
+	directory := h.cgroup("keeper")
 	t.Cleanup(func() {
 		h.close()
 		h.client = nil
-		h.emptyCgroup(folder)
+		h.emptyCgroup(directory)
 	})
 	_ = h.client.Close()
-	h.options.Folder += "-other"
-	h.options.CgroupFolders = []string{folder}
+	h.options.Directory += "-other"
+	h.options.CgroupDirectories = []string{directory}
 	h.open()
-	own := ":" + strings.TrimPrefix(strings.TrimPrefix(folder, "/sys/fs/cgroup"), "/pids") + "\n"
+	own := ":" + strings.TrimPrefix(strings.TrimPrefix(directory, "/sys/fs/cgroup"), "/pids") + "\n"
 	if got := read(t, "/proc/"+strconv.Itoa(h.client.PID())+"/cgroup"); !strings.Contains(got, own) {
 		t.Errorf("the keeper is in %q", got)
 	}

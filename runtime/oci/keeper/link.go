@@ -40,7 +40,7 @@ type answer struct {
 
 // dial connects, and says hello.
 func (o *Options) dial(ctx context.Context) (*link, error) {
-	s, err := dial(o.Folder)
+	s, err := dial(o.Directory)
 	if err != nil {
 		return nil, err
 	}

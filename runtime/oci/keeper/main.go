@@ -33,12 +33,12 @@ const (
 	processors = 2
 )
 
-const usage = `usage: sandbox-keeper --folder FOLDER [--cgroup FOLDER]... [--report-fd N]
+const usage = `usage: sandbox-keeper --directory FOLDER [--cgroup FOLDER]... [--report-fd N]
 
-Starts and reaps the containers of the local engine. The service starts it; there is one for each folder, and another one ends at once.
+Starts and reaps the containers of the local engine. The service starts it; there is one for each directory, and another one ends at once.
 
-  --folder FOLDER   where its socket is; made when it is missing
-  --cgroup FOLDER   cgroup folder that it moves itself to; may be repeated
+  --directory FOLDER   where its socket is; made when it is missing
+  --cgroup FOLDER   cgroup directory that it moves itself to; may be repeated
   --report-fd N     open file to which it writes whether it works
 
 Exit codes: 0 when another program replaces it, 1 after a failure, 2 for a wrong command line.
@@ -46,9 +46,9 @@ Exit codes: 0 when another program replaces it, 1 after a failure, 2 for a wrong
 
 // settings are the command line of the program.
 type settings struct {
-	folder   string
-	cgroups  []string
-	reportFD int
+	directory string
+	cgroups   []string
+	reportFD  int
 }
 
 // Main is the program sandbox-keeper. It returns the exit code, once the keeper cannot go on.
@@ -81,10 +81,10 @@ func Main(args []string) int {
 func parse(args []string) (s settings, err error) {
 	flags := flag.NewFlagSet("sandbox-keeper", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	flags.StringVar(&s.folder, "folder", "", "")
+	flags.StringVar(&s.directory, "directory", "", "")
 	flags.IntVar(&s.reportFD, "report-fd", -1, "")
-	flags.Func("cgroup", "", func(folder string) error {
-		s.cgroups = append(s.cgroups, folder)
+	flags.Func("cgroup", "", func(directory string) error {
+		s.cgroups = append(s.cgroups, directory)
 		return nil
 	})
 	if err := flags.Parse(args); err != nil {
@@ -93,8 +93,8 @@ func parse(args []string) (s settings, err error) {
 	switch {
 	case flags.NArg() > 0:
 		return s, errors.New("no arguments but flags: " + strings.Join(flags.Args(), " "))
-	case !filepath.IsAbs(s.folder):
-		return s, errors.New("flag --folder: must be an absolute path, got \"" + s.folder + "\"")
+	case !filepath.IsAbs(s.directory):
+		return s, errors.New("flag --directory: must be an absolute path, got \"" + s.directory + "\"")
 	}
 	return s, nil
 }
@@ -112,8 +112,8 @@ func (s *settings) report(text string) {
 // of its own, in which all its threads are then. It returns only an error.
 func separate(s *settings) error {
 	runtime.LockOSThread()
-	for _, folder := range s.cgroups {
-		if err := (cgroups{unified: -1}).attach(folder, "0"); err != nil {
+	for _, directory := range s.cgroups {
+		if err := (cgroups{unified: -1}).attach(directory, "0"); err != nil {
 			return err
 		}
 	}
@@ -136,7 +136,7 @@ func run(s *settings) error {
 	debug.SetMemoryLimit(memoryTarget)
 	// A keeper outlives terminals and the readers of what it prints.
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGPIPE)
-	connections, err := show(s.folder, s.reportFD)
+	connections, err := show(s.directory, s.reportFD)
 	if err != nil {
 		return err
 	}

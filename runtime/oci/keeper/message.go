@@ -86,12 +86,12 @@ func openSocket() (int, error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// socketAddress calls use with the address of the socket in a folder, whose path may be longer than
-// an address can be.
-func socketAddress(folder string, use func(unix.Sockaddr) error) error {
-	fd, err := unix.Open(folder, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// socketAddress calls use with the address of the socket in a directory, whose path may be longer
+// than an address can be.
+func socketAddress(directory string, use func(unix.Sockaddr) error) error {
+	fd, err := unix.Open(directory, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: folder, Err: err}
+		return &os.PathError{Op: "open", Path: directory, Err: err}
 	}
 	defer unix.Close(fd)
 	return use(&unix.SockaddrUnix{Name: descriptorPath(fd) + "/" + socketName})
@@ -101,13 +101,14 @@ func socketAddress(folder string, use func(unix.Sockaddr) error) error {
 // (see presence).
 func descriptorPath(fd int) string { return "/proc/thread-self/fd/" + strconv.Itoa(fd) }
 
-// dial connects to the keeper of a folder. The error is ENOENT or ECONNREFUSED when there is none.
-func dial(folder string) (*socket, error) {
+// dial connects to the keeper of a directory. The error is ENOENT or ECONNREFUSED when there is
+// none.
+func dial(directory string) (*socket, error) {
 	fd, err := openSocket()
 	if err != nil {
 		return nil, err
 	}
-	err = socketAddress(folder, func(address unix.Sockaddr) error {
+	err = socketAddress(directory, func(address unix.Sockaddr) error {
 		return os.NewSyscallError("connect", unix.Connect(fd, address))
 	})
 	if err != nil {

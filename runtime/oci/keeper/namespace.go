@@ -25,8 +25,8 @@ func separateMounts() error {
 }
 
 // hideUnified unmounts the hierarchy of version 2 of a hybrid host in this mount namespace, because
-// crun refuses hybrid hosts. It returns a descriptor by which its folders are reached still, -1 on
-// other hosts.
+// crun refuses hybrid hosts. It returns a descriptor by which its directories are reached still, -1
+// on other hosts.
 func hideUnified() (fd int, err error) {
 	var root, unified unix.Statfs_t
 	if unix.Statfs("/sys/fs/cgroup", &root) != nil || root.Type == unix.CGROUP2_SUPER_MAGIC ||
@@ -44,14 +44,14 @@ func hideUnified() (fd int, err error) {
 	return fd, nil
 }
 
-// cgroups reaches cgroup folders.
+// cgroups reaches cgroup directories.
 type cgroups struct {
 	unified int // see hideUnified
 }
 
-// open opens a file of a cgroup folder, or the folder when name is empty.
-func (c cgroups) open(folder, name string, flags int) (int, error) {
-	path, parent := folder+"/"+name, unix.AT_FDCWD
+// open opens a file of a cgroup directory, or the directory when name is empty.
+func (c cgroups) open(directory, name string, flags int) (int, error) {
+	path, parent := directory+"/"+name, unix.AT_FDCWD
 	if below, ok := strings.CutPrefix(path, cgroup2OfHybrid+"/"); ok && c.unified >= 0 {
 		path, parent = below, c.unified
 		if path == "" {
@@ -60,33 +60,33 @@ func (c cgroups) open(folder, name string, flags int) (int, error) {
 	}
 	fd, err := unix.Openat(parent, path, flags|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: folder + "/" + name, Err: err}
+		return -1, &os.PathError{Op: "open", Path: directory + "/" + name, Err: err}
 	}
 	return fd, nil
 }
 
-// write writes to a file of a cgroup folder.
-func (c cgroups) write(folder, name, text string) error {
-	fd, err := c.open(folder, name, unix.O_WRONLY)
+// write writes to a file of a cgroup directory.
+func (c cgroups) write(directory, name, text string) error {
+	fd, err := c.open(directory, name, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	if _, err := unix.Write(fd, []byte(text)); err != nil {
-		return &os.PathError{Op: "write " + text, Path: folder + "/" + name, Err: err}
+		return &os.PathError{Op: "write " + text, Path: directory + "/" + name, Err: err}
 	}
 	return nil
 }
 
 // attach moves a process.
-func (c cgroups) attach(folder, pid string) error { return c.write(folder, "cgroup.procs", pid) }
+func (c cgroups) attach(directory, pid string) error { return c.write(directory, "cgroup.procs", pid) }
 
 // enter moves this thread, where the hierarchy can (version 1). Otherwise it returns a descriptor
-// of the folder, for a child to be started in; the caller closes it.
-func (c cgroups) enter(folder string) (fd int, err error) {
-	err = c.write(folder, "tasks", "0")
+// of the directory, for a child to be started in; the caller closes it.
+func (c cgroups) enter(directory string) (fd int, err error) {
+	err = c.write(directory, "tasks", "0")
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES) {
-		return c.open(folder, "", unix.O_PATH|unix.O_DIRECTORY)
+		return c.open(directory, "", unix.O_PATH|unix.O_DIRECTORY)
 	}
 	return -1, err
 }

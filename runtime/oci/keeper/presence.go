@@ -14,7 +14,7 @@ import (
 // greetingBytes is more than a greeting takes.
 const greetingBytes = 256
 
-// presence holds what identifies the running keeper: the lock of its folder, the socket that
+// presence holds what identifies the running keeper: the lock of its directory, the socket that
 // listens there, and a pipe of which every client gets the reading end.
 //
 // The kernel closes the descriptors of a killed process when its last thread has ended. A thread
@@ -29,10 +29,10 @@ type presence struct {
 	pipe        [2]int
 }
 
-// show makes this process the keeper of the folder. Every message of the socket carries the
+// show makes this process the keeper of the directory. Every message of the socket carries the
 // connection of a client. The error is errBusy when another process is the keeper. The thread of
 // the presence closes its copy of the descriptor unneeded; -1 stands for none.
-func show(folder string, unneeded int) (*socket, error) {
+func show(directory string, unneeded int) (*socket, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
@@ -50,7 +50,7 @@ func show(folder string, unneeded int) (*socket, error) {
 	}
 	shown := make(chan error)
 	go thread.Run(func() {
-		p, err := newPresence(folder, pair[1], pair[0], unneeded)
+		p, err := newPresence(directory, pair[1], pair[0], unneeded)
 		shown <- err
 		if err == nil {
 			p.serve()
@@ -64,13 +64,13 @@ func show(folder string, unneeded int) (*socket, error) {
 }
 
 // newPresence gives this thread a table of descriptors of its own, and makes the presence in it.
-func newPresence(folder string, connections int, unneeded ...int) (p *presence, err error) {
+func newPresence(directory string, connections int, unneeded ...int) (p *presence, err error) {
 	if err := unix.Unshare(unix.CLONE_FILES); err != nil {
 		return nil, os.NewSyscallError("unshare", err)
 	}
 	closeAll(unneeded...)
 	p = &presence{connections: connections}
-	if p.listener, err = listen(folder); err != nil {
+	if p.listener, err = listen(directory); err != nil {
 		return nil, err
 	}
 	if err := unix.Pipe2(p.pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -119,13 +119,13 @@ func (p *presence) greet(fd int) (ended bool) {
 	}
 }
 
-// listen locks the folder for this process, and returns the socket that listens there. The error is
-// errBusy when another process has the lock.
-func listen(folder string) (int, error) {
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+// listen locks the directory for this process, and returns the socket that listens there. The error
+// is errBusy when another process has the lock.
+func listen(directory string) (int, error) {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return -1, err
 	}
-	path := filepath.Join(folder, lockName)
+	path := filepath.Join(directory, lockName)
 	// Held as long as the process lives.
 	lock, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -138,7 +138,7 @@ func listen(folder string) (int, error) {
 	if err != nil {
 		return -1, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
-	socketPath := filepath.Join(folder, socketName)
+	socketPath := filepath.Join(directory, socketName)
 	if err := os.Remove(socketPath); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return -1, err
 	}
@@ -146,7 +146,7 @@ func listen(folder string) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	err = socketAddress(folder, func(address unix.Sockaddr) error {
+	err = socketAddress(directory, func(address unix.Sockaddr) error {
 		return os.NewSyscallError("bind", unix.Bind(fd, address))
 	})
 	if err == nil {

@@ -23,7 +23,7 @@ const (
 )
 
 // errBusy is the error of a start beside another keeper.
-var errBusy = errors.New("another keeper has the folder")
+var errBusy = errors.New("another keeper has the directory")
 
 // connect returns a connection to the keeper of this program, which it starts when there is none,
 // or one of another program.
@@ -60,12 +60,12 @@ func (o *Options) connect(ctx context.Context) (*link, error) {
 
 // start starts the program and returns when it serves.
 func (o *Options) start(ctx context.Context) error {
-	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
+	if err := os.MkdirAll(o.Directory, 0o700); err != nil {
 		return err
 	}
 	// What it prints there is little, and bounded; what an earlier one has printed is of no use any
 	// more.
-	printed, err := os.OpenFile(filepath.Join(o.Folder, stderrName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	printed, err := os.OpenFile(filepath.Join(o.Directory, stderrName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
@@ -75,9 +75,9 @@ func (o *Options) start(ctx context.Context) error {
 		return err
 	}
 	defer report.Close()
-	args := []string{"--folder", o.Folder, "--report-fd", "3"}
-	for _, folder := range o.CgroupFolders {
-		args = append(args, "--cgroup", folder)
+	args := []string{"--directory", o.Directory, "--report-fd", "3"}
+	for _, directory := range o.CgroupDirectories {
+		args = append(args, "--cgroup", directory)
 	}
 	command := exec.Command(o.Program, args...)
 	command.Dir = "/"
@@ -107,16 +107,16 @@ func (o *Options) start(ctx context.Context) error {
 	case string(text) == busy:
 		return errBusy
 	case len(text) == 0:
-		return fmt.Errorf("start the keeper: it has ended, see %s", filepath.Join(o.Folder, stderrName))
+		return fmt.Errorf("start the keeper: it has ended, see %s", filepath.Join(o.Directory, stderrName))
 	}
 	return fmt.Errorf("start the keeper: %s", text)
 }
 
-// ListenerPID returns the process id of the keeper that listens in the folder, which is not always
-// the one that a [Client] is connected to. The error wraps ENOENT or ECONNREFUSED when there is
-// none.
-func ListenerPID(folder string) (int, error) {
-	s, err := dial(folder)
+// ListenerPID returns the process id of the keeper that listens in the directory, which is not
+// always the one that a [Client] is connected to. The error wraps ENOENT or ECONNREFUSED when there
+// is none.
+func ListenerPID(directory string) (int, error) {
+	s, err := dial(directory)
 	if err != nil {
 		return 0, err
 	}
@@ -130,12 +130,12 @@ func ListenerPID(folder string) (int, error) {
 	return int(peer.Pid), nil
 }
 
-// RemoveFiles removes what keepers have left in the folder, in which none runs any more. Files that
-// are missing are ignored.
-func RemoveFiles(folder string) error {
+// RemoveFiles removes what keepers have left in the directory, in which none runs any more. Files
+// that are missing are ignored.
+func RemoveFiles(directory string) error {
 	var errs []error
 	for _, name := range []string{socketName, lockName, stderrName} {
-		if err := os.Remove(filepath.Join(folder, name)); !errors.Is(err, os.ErrNotExist) {
+		if err := os.Remove(filepath.Join(directory, name)); !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}

@@ -20,10 +20,10 @@ import (
 // serviceVariable makes the test binary a service that launches a container.
 const serviceVariable = "KEEPER_TEST_SERVICE"
 
-// service launches the container of a folder, prints its process, and waits to be killed.
-func service(folder string) int {
-	h := &host{folder: folder}
-	h.options = keeper.Options{Program: os.Getenv(serviceVariable + "_PROGRAM"), Folder: filepath.Join(folder, "run")}
+// service launches the container of a directory, prints its process, and waits to be killed.
+func service(directory string) int {
+	h := &host{directory: directory}
+	h.options = keeper.Options{Program: os.Getenv(serviceVariable + "_PROGRAM"), Directory: filepath.Join(directory, "run")}
 	client, err := keeper.Open(context.Background(), h.options)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -52,7 +52,7 @@ func TestServiceKilled(t *testing.T) {
 	}
 	wait.Until(h.t, "the keeper has ended", func() bool { return !alivePID(pid) })
 	command := wait.Command(t, "/proc/self/exe")
-	command.Env = append(os.Environ(), serviceVariable+"="+h.folder, serviceVariable+"_PROGRAM="+keeperProgram)
+	command.Env = append(os.Environ(), serviceVariable+"="+h.directory, serviceVariable+"_PROGRAM="+keeperProgram)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Stderr = os.Stderr
 	output, err := command.StdoutPipe()

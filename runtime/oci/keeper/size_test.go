@@ -27,13 +27,13 @@ func TestMemory(t *testing.T) {
 	var running []keeper.Running
 	for i := range count {
 		id := strings.Repeat("f", 28) + strconv.Itoa(1000+i)
-		folder := filepath.Join(h.folder, "adopted", id)
-		if err := os.MkdirAll(folder, 0o700); err != nil {
+		directory := filepath.Join(h.directory, "adopted", id)
+		if err := os.MkdirAll(directory, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		w := keeper.Watched{
-			ID: id, Output: filepath.Join(folder, "output"), Log: filepath.Join(folder, "log"),
-			ExitFile: filepath.Join(folder, "exit"), EndFile: filepath.Join(folder, "end.json"),
+			ID: id, Output: filepath.Join(directory, "output"), Log: filepath.Join(directory, "log"),
+			ExitFile: filepath.Join(directory, "exit"), EndFile: filepath.Join(directory, "end.json"),
 		}
 		if err := unix.Mkfifo(w.Output, 0o600); err != nil {
 			t.Fatal(err)

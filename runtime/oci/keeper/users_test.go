@@ -32,21 +32,21 @@ func TestUserNamespace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer namespace.Close()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for _, owner := range []int{0, 1000, 1 << 16} {
-		path := filepath.Join(folder, fmt.Sprint(owner))
+		path := filepath.Join(directory, fmt.Sprint(owner))
 		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Lchown(path, owner, owner)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	tree, err := unix.OpenTree(unix.AT_FDCWD, folder, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	tree, err := unix.OpenTree(unix.AT_FDCWD, directory, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(tree)
 	attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(namespace.Fd())}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attributes); err != nil {
-		t.Fatalf("%s cannot be mapped: %v", folder, err)
+		t.Fatalf("%s cannot be mapped: %v", directory, err)
 	}
 	for owner, want := range map[int]int{0: 0x7c000000, 1000: 0x7c000000 + 1000, 1 << 16: 0} {
 		var info unix.Stat_t

@@ -47,7 +47,7 @@ func openAddresses(o Options, prefix netip.Prefix, inUse []Attachment,
 	now time.Time) (*addresses, error) {
 	a := &addresses{
 		prefix: prefix, first: prefix.Addr().Next().Next(), last: broadcast(prefix).Prev(),
-		quarantine: o.Quarantine, path: filepath.Join(o.Folder, "addresses"),
+		quarantine: o.Quarantine, path: filepath.Join(o.Directory, "addresses"),
 		taken: map[netip.Addr]bool{}, used: map[netip.Addr]bool{}, freed: map[netip.Addr]time.Time{},
 	}
 	a.next = a.first

@@ -12,7 +12,7 @@ import (
 
 // TestNextAddress: a start does not begin again with the first address.
 func TestNextAddress(t *testing.T) {
-	o := Options{Folder: t.TempDir()}
+	o := Options{Directory: t.TempDir()}
 	prefix := netip.MustParsePrefix("10.79.0.0/28")
 	now := time.Now()
 	seen := map[netip.Addr]bool{}
@@ -40,7 +40,7 @@ func TestNextAddress(t *testing.T) {
 		}
 		a.close()
 	}
-	content, err := os.ReadFile(filepath.Join(o.Folder, "addresses"))
+	content, err := os.ReadFile(filepath.Join(o.Directory, "addresses"))
 	if err != nil || !strings.Contains(string(content), "next 10.79.0.11 ") {
 		t.Errorf("the journal is %q, %v", content, err)
 	}

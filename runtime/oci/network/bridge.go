@@ -74,11 +74,11 @@ func openBridge(o Options, inUse []Attachment, servers []netip.Addr,
 
 // lockChoice makes sure that one service of the host at a time chooses a range of addresses: the
 // next one finds its route. It ends when the file is closed.
-func lockChoice(folder string) (*os.File, error) {
-	if err := os.MkdirAll(folder, 0o711); err != nil {
+func lockChoice(directory string) (*os.File, error) {
+	if err := os.MkdirAll(directory, 0o711); err != nil {
 		return nil, err
 	}
-	file, err := os.OpenFile(filepath.Join(folder, "subnets"), os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(filepath.Join(directory, "subnets"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -34,7 +34,7 @@ func beService() {
 		}
 	}
 	n, err := Open(ctx, Options{Bridge: os.Getenv("BRIDGE"), Subnet: netip.MustParsePrefix("10.80.0.0/16"),
-		Folder: os.Getenv("FOLDER"), Shared: os.Getenv("FOLDER"), Ready: 4, Quarantine: time.Hour, Logger: zerolog.New(os.Stderr)}, nil)
+		Directory: os.Getenv("FOLDER"), Shared: os.Getenv("FOLDER"), Ready: 4, Quarantine: time.Hour, Logger: zerolog.New(os.Stderr)}, nil)
 	fail(err)
 	var s service
 	for _, name := range []string{"one", "two"} {
@@ -64,7 +64,7 @@ func TestCrash(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = alive.Close() }) // the containers end with it
 	process := exec.Command("/proc/self/exe")
-	process.Env = []string{modeVariable + "=" + modeCrash, "BRIDGE=" + o.Bridge, "FOLDER=" + o.Folder}
+	process.Env = []string{modeVariable + "=" + modeCrash, "BRIDGE=" + o.Bridge, "FOLDER=" + o.Directory}
 	process.Stderr, process.ExtraFiles = os.Stderr, []*os.File{ends}
 	output, err := process.StdoutPipe()
 	if err != nil {

@@ -18,17 +18,17 @@ import (
 )
 
 // lockBridge makes sure that one process at a time has the bridge of this name in this network
-// namespace. The folder is for root alone: an abstract socket, which belongs to the namespace as
+// namespace. The directory is for root alone: an abstract socket, which belongs to the namespace as
 // the bridge does, could be bound by every process there first.
-func lockBridge(folder, bridge string) (*os.File, error) {
+func lockBridge(directory, bridge string) (*os.File, error) {
 	var namespace unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &namespace); err != nil {
 		return nil, &fs.PathError{Op: "stat", Path: "/proc/self/ns/net", Err: err}
 	}
-	if err := os.MkdirAll(folder, 0o711); err != nil {
+	if err := os.MkdirAll(directory, 0o711); err != nil {
 		return nil, err
 	}
-	path := filepath.Join(folder, fmt.Sprintf("bridge-%s-%d", bridge, namespace.Ino))
+	path := filepath.Join(directory, fmt.Sprintf("bridge-%s-%d", bridge, namespace.Ino))
 	for {
 		file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 		if err != nil {

@@ -260,7 +260,7 @@ func wantSilence(t *testing.T, namespace, address string) {
 func options(t testing.TB, bridge string) Options {
 	return Options{
 		Bridge: bridge, Subnet: netip.MustParsePrefix("10.77.0.0/16"),
-		Folder: filepath.Join(t.TempDir(), "network"), Shared: t.TempDir(), Ready: 2, Quarantine: time.Hour,
+		Directory: filepath.Join(t.TempDir(), "network"), Shared: t.TempDir(), Ready: 2, Quarantine: time.Hour,
 		Logger: zerolog.New(zerolog.NewTestWriter(t)),
 	}
 }

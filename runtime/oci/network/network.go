@@ -39,12 +39,12 @@ type Options struct {
 	// zero value takes the first of a list of private ranges that no route of the host overlaps. A
 	// bridge with running containers keeps the range that it has.
 	Subnet netip.Prefix
-	// Shared is a folder of all services of this host, to which root alone may write. They choose
-	// their ranges one after the other, and one has the bridge. It is made when missing.
+	// Shared is a directory of all services of this host, to which root alone may write. They
+	// choose their ranges one after the other, and one has the bridge. It is made when missing.
 	Shared string
-	// Folder is where the addresses that may not be given again yet are kept. It is made when
+	// Directory is where the addresses that may not be given again yet are kept. It is made when
 	// missing.
-	Folder string
+	Directory string
 	// Ready is how many namespaces are made ahead.
 	Ready int
 	// Quarantine is how long after [Network.Detach] an address is not given again.
@@ -139,7 +139,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 			n.release()
 		}
 	}()
-	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
+	if err := os.MkdirAll(o.Directory, 0o700); err != nil {
 		return nil, err
 	}
 	for _, a := range inUse {
@@ -218,8 +218,8 @@ func checkOptions(o Options) error {
 	case o.Bridge == "" || len(o.Bridge) >= unix.IFNAMSIZ || !validName(o.Bridge):
 		return fmt.Errorf("bridge: %q is not 1 to %d letters, digits, '-', '_' and '.'", o.Bridge,
 			unix.IFNAMSIZ-1)
-	case o.Folder == "":
-		return errors.New("folder: empty")
+	case o.Directory == "":
+		return errors.New("directory: empty")
 	case o.Shared == "":
 		return errors.New("shared: empty")
 	case o.Ready < 0 || o.Ready > maxPorts:

@@ -217,7 +217,7 @@ func TestAttachRefuses(t *testing.T) {
 // TestJournal reads what a killed process left.
 func TestJournal(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	o := Options{Folder: t.TempDir(), Quarantine: time.Minute}
+	o := Options{Directory: t.TempDir(), Quarantine: time.Minute}
 	prefix := netip.MustParsePrefix("10.79.0.0/28")
 	journal := "used 10.79.0.2 999000\nfree 10.79.0.2 999001\n" + // long ago
 		"used 10.79.0.3 999000\nfree 10.79.0.3 999990\n" + // lately
@@ -225,7 +225,7 @@ func TestJournal(t *testing.T) {
 		"used 10.79.0.5 999000\n" + // still
 		"free 10.79.0.6 2000000\n" + // the clock was set back
 		"free 192.0.2.1 999999\nnonsense\nfree 10.79.0."
-	if err := os.WriteFile(filepath.Join(o.Folder, "addresses"), []byte(journal), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(o.Directory, "addresses"), []byte(journal), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	running := []Attachment{{Container: "c", Address: netip.MustParseAddr("10.79.0.5")}}
@@ -252,7 +252,7 @@ func TestJournal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	info, err := os.Stat(filepath.Join(o.Folder, "addresses"))
+	info, err := os.Stat(filepath.Join(o.Directory, "addresses"))
 	if err != nil || info.Size() > 2*maxJournal*30 {
 		t.Errorf("the journal: %v, %v", info, err)
 	}

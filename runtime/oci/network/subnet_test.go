@@ -160,7 +160,7 @@ func TestOpenRefuses(t *testing.T) {
 		"no bridge":        {func(o *Options) { o.Bridge = "" }, "bridge"},
 		"long name":        {func(o *Options) { o.Bridge = "a234567890123456" }, "bridge"},
 		"path as name":     {func(o *Options) { o.Bridge = "../all" }, "bridge"},
-		"no folder":        {func(o *Options) { o.Folder = "" }, "folder"},
+		"no directory":     {func(o *Options) { o.Directory = "" }, "directory"},
 		"nothing shared":   {func(o *Options) { o.Shared = "" }, "shared"},
 		"too many ready":   {func(o *Options) { o.Ready = 5000 }, "ready"},
 		"IPv6 subnet":      {func(o *Options) { o.Subnet = netip.MustParsePrefix("fd00::/64") }, "subnet"},

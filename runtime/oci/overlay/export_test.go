@@ -7,7 +7,7 @@ func TakesEachLayer() bool { return takesEachLayer() }
 
 // MountAtOnce mounts as Mount does on a kernel before 6.8.
 func (o Overlay) MountAtOnce(target string) error {
-	return o.opened(func(f *folders) error { return f.mountAtOnce(target) })
+	return o.opened(func(f *directories) error { return f.mountAtOnce(target) })
 }
 
 // OpenAtOnce opens as Open does on a kernel before 6.8.

@@ -1,4 +1,4 @@
-// Package overlay makes overlay file systems of folders: the root of a container, and what the
+// Package overlay makes overlay file systems of directories: the root of a container, and what the
 // layers of an image show together.
 package overlay
 
@@ -15,7 +15,7 @@ import (
 	"sandbox.internal/runtime/oci/thread"
 )
 
-// Overlay is an overlay file system. The folders exist. Their paths are absolute, may be of any
+// Overlay is an overlay file system. The directories exist. Their paths are absolute, may be of any
 // length and have any characters in them, and do not show in a container's /proc/mounts.
 type Overlay struct {
 	Lower []string // the layers, lowest first
@@ -26,7 +26,7 @@ type Overlay struct {
 	Volatile bool
 }
 
-// Mount mounts the file system at a folder, in the mount namespace of this thread.
+// Mount mounts the file system at a directory, in the mount namespace of this thread.
 func (o Overlay) Mount(target string) error {
 	if err := o.mount(target); err != nil {
 		return err
@@ -44,7 +44,7 @@ func (o Overlay) Mount(target string) error {
 }
 
 func (o Overlay) mount(target string) error {
-	return o.opened(func(f *folders) error {
+	return o.opened(func(f *directories) error {
 		if !takesEachLayer() {
 			return f.mountAtOnce(target)
 		}
@@ -60,15 +60,15 @@ func (o Overlay) mount(target string) error {
 	})
 }
 
-// Open returns the file system as a folder to read from. The mount is at no path: it goes when the
-// file is closed.
+// Open returns the file system as a directory to read from. The mount is at no path: it goes when
+// the file is closed.
 func (o Overlay) Open() (*os.File, error) {
 	if !takesEachLayer() {
 		return o.openAside()
 	}
 	const attributes = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOSUID
 	mount := -1
-	err := o.opened(func(f *folders) (err error) {
+	err := o.opened(func(f *directories) (err error) {
 		mount, err = f.create(attributes)
 		return err
 	})
@@ -89,8 +89,8 @@ func (o Overlay) openAside() (file *os.File, err error) {
 			err = &os.PathError{Op: "make private", Path: "/", Err: err}
 			return
 		}
-		at := o.Lower[0] // any folder will do
-		if err = o.opened(func(f *folders) error { return f.mountAtOnce(at) }); err == nil {
+		at := o.Lower[0] // any directory will do
+		if err = o.opened(func(f *directories) error { return f.mountAtOnce(at) }); err == nil {
 			file, err = os.OpenFile(at, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		}
 	})
@@ -110,7 +110,7 @@ var takesEachLayer = sync.OnceValue(func() bool {
 		return false
 	}
 	// EINVAL is the answer to an unknown option. A path that is not there has another one.
-	return !errors.Is(unix.FsconfigSetString(context, "lowerdir+", "/no/such/folder"), unix.EINVAL)
+	return !errors.Is(unix.FsconfigSetString(context, "lowerdir+", "/no/such/directory"), unix.EINVAL)
 })
 
 // MaxLayers is how many layers the kernel takes, an upper one included.
@@ -121,17 +121,18 @@ func MaxLayers() int {
 	return os.Getpagesize() / 20 // which have to be named in one page
 }
 
-// folders are the opened folders of an overlay, as the kernel is given them: paths of descriptors.
-type folders struct {
+// directories are the opened directories of an overlay, as the kernel is given them: paths of
+// descriptors.
+type directories struct {
 	overlay     Overlay
 	files       []int
 	lower       []string // highest first
 	upper, work string
 }
 
-// opened calls use with the folders opened.
-func (o Overlay) opened(use func(*folders) error) (err error) {
-	f := &folders{overlay: o, lower: make([]string, len(o.Lower))}
+// opened calls use with the directories opened.
+func (o Overlay) opened(use func(*directories) error) (err error) {
+	f := &directories{overlay: o, lower: make([]string, len(o.Lower))}
 	defer func() {
 		for _, fd := range f.files {
 			_ = unix.Close(fd)
@@ -153,7 +154,7 @@ func (o Overlay) opened(use func(*folders) error) (err error) {
 	return use(f)
 }
 
-func (f *folders) open(path string) (string, error) {
+func (f *directories) open(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", &os.PathError{Op: "open", Path: path, Err: err}
@@ -163,7 +164,7 @@ func (f *folders) open(path string) (string, error) {
 }
 
 // create returns a mount that is at no path.
-func (f *folders) create(attributes int) (mount int, err error) {
+func (f *directories) create(attributes int) (mount int, err error) {
 	context, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("overlay: fsopen: %w", err)
@@ -198,7 +199,7 @@ func (f *folders) create(attributes int) (mount int, err error) {
 }
 
 // setEachLayer sets one option per layer.
-func (f *folders) setEachLayer(context int) error {
+func (f *directories) setEachLayer(context int) error {
 	for i, layer := range f.lower {
 		if err := unix.FsconfigSetString(context, "lowerdir+", layer); err != nil {
 			return failure(context, "layer "+f.overlay.Lower[len(f.lower)-1-i], err)
@@ -208,7 +209,7 @@ func (f *folders) setEachLayer(context int) error {
 }
 
 // mountAtOnce mounts with one option for all layers, of at most a page together with the others.
-func (f *folders) mountAtOnce(target string) error {
+func (f *directories) mountAtOnce(target string) error {
 	data := "lowerdir=" + strings.Join(f.lower, ":")
 	if f.upper != "" {
 		data += ",upperdir=" + f.upper + ",workdir=" + f.work
@@ -225,7 +226,7 @@ func (f *folders) mountAtOnce(target string) error {
 	return nil
 }
 
-// describe names what an error that is about none of the folders alone may be about.
+// describe names what an error that is about none of the directories alone may be about.
 func (o Overlay) describe() string {
 	text := strconv.Itoa(len(o.Lower)) + " layers"
 	if o.Upper != "" {

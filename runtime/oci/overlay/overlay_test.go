@@ -18,9 +18,9 @@ import (
 // number, and a file of its own.
 func newOverlay(t *testing.T, layers int) (o overlay.Overlay, target string) {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for i := range layers {
-		layer := filepath.Join(folder, "layer, "+strings.Repeat("long:", 20)+strconv.Itoa(i))
+		layer := filepath.Join(directory, "layer, "+strings.Repeat("long:", 20)+strconv.Itoa(i))
 		mkdir(t, layer)
 		for _, file := range []string{"all", "layer" + strconv.Itoa(i)} {
 			if err := os.WriteFile(filepath.Join(layer, file), []byte(strconv.Itoa(i)), 0o600); err != nil {
@@ -30,7 +30,7 @@ func newOverlay(t *testing.T, layers int) (o overlay.Overlay, target string) {
 		o.Lower = append(o.Lower, layer)
 	}
 	for field, name := range map[*string]string{&o.Upper: "upper", &o.Work: "work", &target: "target"} {
-		*field = filepath.Join(folder, name)
+		*field = filepath.Join(directory, name)
 		mkdir(t, *field)
 	}
 	o.Volatile = true
@@ -44,12 +44,12 @@ func mkdir(t *testing.T, path string) {
 	}
 }
 
-// checkLayers looks whether a folder shows all the layers, the highest at the top.
-func checkLayers(t *testing.T, folder string, layers int) {
+// checkLayers looks whether a directory shows all the layers, the highest at the top.
+func checkLayers(t *testing.T, directory string, layers int) {
 	t.Helper()
 	last := strconv.Itoa(layers - 1)
 	for file, want := range map[string]string{"all": last, "layer0": "0", "layer" + last: last} {
-		if content, err := os.ReadFile(filepath.Join(folder, file)); err != nil || string(content) != want {
+		if content, err := os.ReadFile(filepath.Join(directory, file)); err != nil || string(content) != want {
 			t.Errorf("%s: %q, %v; want %q", file, content, err, want)
 		}
 	}
@@ -93,7 +93,7 @@ func TestMount(t *testing.T) {
 				}
 			})
 			if content, err := os.ReadFile(filepath.Join(o.Upper, "new")); err != nil || string(content) != "new" {
-				t.Errorf("the upper folder has %q, %v", content, err)
+				t.Errorf("the upper directory has %q, %v", content, err)
 			}
 			if left, err := os.ReadDir(target); err != nil || len(left) > 0 {
 				t.Errorf("the mount shows in this namespace: %v, %v", left, err)
@@ -129,17 +129,17 @@ func TestOpen(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = opened.Close() }()
-			folder := "/proc/self/fd/" + strconv.Itoa(int(opened.Fd()))
-			checkLayers(t, folder, layers)
-			if err := os.WriteFile(filepath.Join(folder, "new"), nil, 0o600); err == nil {
+			directory := "/proc/self/fd/" + strconv.Itoa(int(opened.Fd()))
+			checkLayers(t, directory, layers)
+			if err := os.WriteFile(filepath.Join(directory, "new"), nil, 0o600); err == nil {
 				t.Error("the read-only overlay can be written to")
 			}
 		})
 	}
 }
 
-// TestErrors: an error names the folder that cannot be used, or what the kernel was given when it
-// does not say which.
+// TestErrors: an error names the directory that cannot be used, or what the kernel was given when
+// it does not say which.
 func TestErrors(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*overlay.Overlay)

@@ -40,9 +40,9 @@ func Run(call func()) {
 // await returns when a thread that is about to end is gone.
 func await(thread int) {
 	const patience = 5 * time.Second
-	folder := "/proc/self/task/" + strconv.Itoa(thread)
+	directory := "/proc/self/task/" + strconv.Itoa(thread)
 	for deadline, pause := time.Now().Add(patience), 20*time.Microsecond; time.Now().Before(deadline); pause = min(2*pause, time.Millisecond) {
-		if unix.Access(folder, unix.F_OK) != nil {
+		if unix.Access(directory, unix.F_OK) != nil {
 			return
 		}
 		Sleep(pause) // nothing reports it

@@ -80,20 +80,20 @@ func isGone(data string) bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// lock keeps other services from the folder of claims until unlock is called.
+// lock keeps other services from the directory of claims until unlock is called.
 func lock(claims string) (unlock func(), err error) {
-	folder, err := os.Open(claims)
+	directory, err := os.Open(claims)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		err = unix.Flock(int(folder.Fd()), unix.LOCK_EX)
+		err = unix.Flock(int(directory.Fd()), unix.LOCK_EX)
 		if !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", claims, err), folder.Close())
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", claims, err), directory.Close())
 	}
-	return func() { _ = folder.Close() }, nil
+	return func() { _ = directory.Close() }, nil
 }

@@ -17,7 +17,7 @@ const (
 	Size = 1 << 16
 	// reserved is an id beyond those of a container, which [Range].Namespace maps to the host's 0:
 	// what the kernel makes for itself on the disk of a container belongs to it, such as the work
-	// folder of an overlay file system and its whiteouts.
+	// directory of an overlay file system and its whiteouts.
 	reserved = Size
 
 	// maxBeyond is how many ids of a container may lie beyond its range.
@@ -70,9 +70,9 @@ type Pool struct {
 	making     sync.WaitGroup
 }
 
-// Open takes a block of ranges for the folder of a service's data. claims is a folder that all
-// services of the host have in common; it is made when it is missing, and has a link to the data
-// folder of each.
+// Open takes a block of ranges for the directory of a service's data. claims is a directory that
+// all services of the host have in common; it is made when it is missing, and has a link to the
+// data directory of each.
 func Open(claims, data string, make Makers) (*Pool, error) {
 	block, err := claim(claims, data)
 	if err != nil {

@@ -78,13 +78,13 @@ func fill(t *testing.T, s logSettings, megabytes int) {
 	}
 }
 
-// eventually waits until the folder's files, besides the log itself, are as wanted.
-func eventually(t *testing.T, folder string, wanted func(names []string) bool) {
+// eventually waits until the directory's files, besides the log itself, are as wanted.
+func eventually(t *testing.T, directory string, wanted func(names []string) bool) {
 	t.Helper()
 	var names []string
-	wait.Until(t, "the folder has the files that it should", func() bool {
+	wait.Until(t, "the directory has the files that it should", func() bool {
 		var err error
-		if names, err = filepath.Glob(filepath.Join(folder, "controller-*")); err != nil {
+		if names, err = filepath.Glob(filepath.Join(directory, "controller-*")); err != nil {
 			t.Fatal(err)
 		}
 		return wanted(names)
@@ -93,9 +93,9 @@ func eventually(t *testing.T, folder string, wanted func(names []string) bool) {
 
 func TestFlagsOfTheLog(t *testing.T) {
 	file := func(t *testing.T, args ...string) (logSettings, string) {
-		folder := t.TempDir()
-		s := flagged(t, append([]string{"--enable-file-log", "--log-file-path", filepath.Join(folder, "controller.log"), "--log-max-size", "1"}, args...)...)
-		return s.log, folder
+		directory := t.TempDir()
+		s := flagged(t, append([]string{"--enable-file-log", "--log-file-path", filepath.Join(directory, "controller.log"), "--log-max-size", "1"}, args...)...)
+		return s.log, directory
 	}
 	t.Run("row lifecycle/controller/--enable-file-log", func(t *testing.T) {
 		if flagged(t).log.toFile {
@@ -116,8 +116,8 @@ func TestFlagsOfTheLog(t *testing.T) {
 		if path := flagged(t).log.path; path != "/var/log/sandbox-controller/controller.log" {
 			t.Errorf("the default is %s", path)
 		}
-		s, folder := file(t)
-		s.path = filepath.Join(folder, "a", "b", "controller.log") // the folders are made
+		s, directory := file(t)
+		s.path = filepath.Join(directory, "a", "b", "controller.log") // the directories are made
 		written(t, s)
 		if _, err := os.Stat(s.path); err != nil {
 			t.Error(err)
@@ -131,9 +131,9 @@ func TestFlagsOfTheLog(t *testing.T) {
 		if size := flagged(t).log.maxSize; size != 100 {
 			t.Errorf("the default is %d", size)
 		}
-		s, folder := file(t, "--log-compress=false")
+		s, directory := file(t, "--log-compress=false")
 		fill(t, s, 3)
-		eventually(t, folder, func(names []string) bool { return len(names) >= 2 })
+		eventually(t, directory, func(names []string) bool { return len(names) >= 2 })
 		if info, err := os.Stat(s.path); err != nil || info.Size() > 1<<20 {
 			t.Errorf("the file is greater than 1 MB: %v, %v", info, err)
 		}
@@ -142,23 +142,23 @@ func TestFlagsOfTheLog(t *testing.T) {
 		if n := flagged(t).log.maxBackups; n != 10 {
 			t.Errorf("the default is %d", n)
 		}
-		s, folder := file(t, "--log-compress=false", "--log-max-backups", "1")
+		s, directory := file(t, "--log-compress=false", "--log-max-backups", "1")
 		for _, day := range []string{"01", "02", "03"} { // older files of the same log
-			old(t, folder, "2020-01-"+day+"T00-00-00.000")
+			old(t, directory, "2020-01-"+day+"T00-00-00.000")
 		}
 		s.maxAge = 0
 		fill(t, s, 2)
-		eventually(t, folder, func(names []string) bool { return len(names) == 1 && !strings.Contains(names[0], "T00-00-00") })
+		eventually(t, directory, func(names []string) bool { return len(names) == 1 && !strings.Contains(names[0], "T00-00-00") })
 	})
 	t.Run("row lifecycle/controller/--log-max-age", func(t *testing.T) {
 		if days := flagged(t).log.maxAge; days != 30 {
 			t.Errorf("the default is %d", days)
 		}
-		s, folder := file(t, "--log-compress=false", "--log-max-age", "30", "--log-max-backups", "0")
-		tooOld := old(t, folder, time.Now().Add(-31*24*time.Hour).UTC().Format("2006-01-02T15-04-05.000"))
-		young := old(t, folder, time.Now().Add(-29*24*time.Hour).UTC().Format("2006-01-02T15-04-05.000"))
+		s, directory := file(t, "--log-compress=false", "--log-max-age", "30", "--log-max-backups", "0")
+		tooOld := old(t, directory, time.Now().Add(-31*24*time.Hour).UTC().Format("2006-01-02T15-04-05.000"))
+		young := old(t, directory, time.Now().Add(-29*24*time.Hour).UTC().Format("2006-01-02T15-04-05.000"))
 		fill(t, s, 2)
-		eventually(t, folder, func(names []string) bool {
+		eventually(t, directory, func(names []string) bool {
 			text := strings.Join(names, " ")
 			return !strings.Contains(text, tooOld) && strings.Contains(text, young) && len(names) >= 2
 		})
@@ -167,10 +167,11 @@ func TestFlagsOfTheLog(t *testing.T) {
 		if !flagged(t).log.compress || flagged(t, "--log-compress=false").log.compress {
 			t.Error("the default is false, or the flag does nothing")
 		}
-		s, folder := file(t)
+		s, directory := file(t)
 		fill(t, s, 2)
-		// All of them: one that is still being compressed would appear while the folder is removed.
-		eventually(t, folder, func(names []string) bool {
+		// All of them: one that is still being compressed would appear while the directory is
+		// removed.
+		eventually(t, directory, func(names []string) bool {
 			return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool {
 				return !strings.HasSuffix(name, ".log.gz")
 			})
@@ -201,10 +202,10 @@ func TestFlagsOfTheLog(t *testing.T) {
 }
 
 // old makes a file that looks like a former log, and returns its name.
-func old(t *testing.T, folder, stamp string) string {
+func old(t *testing.T, directory, stamp string) string {
 	t.Helper()
 	name := "controller-" + stamp + ".log"
-	if err := os.WriteFile(filepath.Join(folder, name), []byte("old\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(directory, name), []byte("old\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return name

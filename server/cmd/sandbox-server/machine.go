@@ -44,7 +44,7 @@ func fitting(key string, getenv func(string) string) (example []byte, says strin
 			": start one, or be root for runtime.type = \"local\""
 	}
 	says = "runtime.type is local: no Docker Engine answers at " + host + ", and " + program + " is installed"
-	// A folder that cannot be read fails the start, which names it.
+	// A directory that cannot be read fails the start, which names it.
 	if installed, err := config.InstalledImages(); err != nil || len(installed) > 0 {
 		return withImage(config.InitLocal(key, nil), installed), says
 	}
@@ -105,8 +105,8 @@ func answers(host string) bool {
 func archivesOf(getenv func(string) string) []string {
 	cache := getenv("SANDBOX_CACHE")
 	if cache == "" {
-		folder := cmp.Or(getenv("XDG_CACHE_HOME"), filepath.Join(getenv("HOME"), ".cache"))
-		cache = filepath.Join(folder, "sandbox")
+		directory := cmp.Or(getenv("XDG_CACHE_HOME"), filepath.Join(getenv("HOME"), ".cache"))
+		cache = filepath.Join(directory, "sandbox")
 	}
 	var archives []string
 	for _, name := range []string{"execd", "base"} {

@@ -27,7 +27,7 @@ func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 func TestConfigInitIsValidAndNeverOverwrites(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("SANDBOX_CONFIG_PATH", "")
-	file := filepath.Join(t.TempDir(), "new", "sandbox.toml") // its folder is made
+	file := filepath.Join(t.TempDir(), "new", "sandbox.toml") // its directory is made
 	if code, _, stderr := command(t, "--config", file, "config", "init"); code != 0 {
 		t.Fatalf("init: exit %d: %s", code, stderr)
 	}
@@ -85,9 +85,9 @@ func TestConfigErrorsNameFileLineKeyAndRule(t *testing.T) {
 // TestSigningKeyIsRead: its content is part of the configuration, so a start with another is not to
 // be tried again.
 func TestSigningKeyIsRead(t *testing.T) {
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for name, content := range map[string]string{"missing": "", "short": "abc\n"} {
-		key := filepath.Join(folder, name)
+		key := filepath.Join(directory, name)
 		if content != "" {
 			if err := os.WriteFile(key, []byte(content), 0o600); err != nil {
 				t.Fatal(err)

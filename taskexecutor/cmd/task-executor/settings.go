@@ -43,7 +43,7 @@ var table = []settings.Setting[options]{
 	{Flag: "port", Env: "TASK_EXECUTOR_PORT", Default: strconv.Itoa(tasks.Port), Meaning: "port of the API; 0 takes any free one", Set: setPort},
 	{
 		Flag: "state-dir", Env: "TASK_EXECUTOR_STATE_DIR", Default: "/var/lib/task-executor",
-		Meaning: "folder of the records; a volume, so that it outlives the container", Set: setStateDir,
+		Meaning: "directory of the records; a volume, so that it outlives the container", Set: setStateDir,
 	},
 	{
 		Flag: "main-marker", Env: "TASK_EXECUTOR_MAIN_MARKER", Default: tasks.MainMarker,

@@ -41,7 +41,7 @@ func browse(t *testing.T, home string) *tab {
 	flags := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(os.Args[0]), chromedp.Env(browserVariable+"="+browserPath(t)), chromedp.NoSandbox, chromedp.DisableGPU,
 		chromedp.UserDataDir(t.TempDir()),
-		chromedp.Env("TMPDIR="+t.TempDir()), // one that is killed leaves folders there
+		chromedp.Env("TMPDIR="+t.TempDir()), // one that is killed leaves directories there
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-dev-shm-usage", true),
 		chromedp.WindowSize(1280, 1000), chromedp.WSURLReadTimeout(rendering),
@@ -51,7 +51,7 @@ func browse(t *testing.T, home string) *tab {
 	ctx, closeTab := chromedp.NewContext(allocated, chromedp.WithListener(b.notice))
 	b.ctx = ctx
 	t.Cleanup(func() {
-		// The browser has to be gone before its folder is removed. One that crashed is gone
+		// The browser has to be gone before its directory is removed. One that crashed is gone
 		// already.
 		_ = chromedp.Cancel(ctx)
 		closeTab()

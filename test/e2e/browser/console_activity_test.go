@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestConsoleActivity: what clients do in a sandbox appears by itself, with its output for those
@@ -15,11 +15,11 @@ import (
 func TestConsoleActivity(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
-	s := start(t, lives.Plan{Keys: []config.Key{keyOf("watcher", "viewer")}})
+	s := start(t, conformance.Plan{Keys: []config.Key{keyOf("watcher", "viewer")}})
 	id := s.Running(t, s.Idle())
 	box := s.Enter(t, id)
 	at := "#/sandboxes/" + id + "/activity"
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, at, says("Nothing was done yet"))
 	const failing = "echo 'said by a command'; exit 3"
 	if got := box.Run(t, failing); got.Code != 3 {
@@ -32,7 +32,7 @@ func TestConsoleActivity(t *testing.T) {
 	b.until(t, shows(1, failing))
 	b.until(t, shows(1, "exit 3 after"))
 	b.until(t, shows(1, "command by "))
-	ended := make(chan lives.Outcome, 1)
+	ended := make(chan conformance.Outcome, 1)
 	go func() { // its stream ends with it
 		outcome, _ := box.Try(t, "echo begun; exec sleep 1000") // what is wrong with it the page shows
 		ended <- outcome
@@ -88,9 +88,9 @@ func TestConsoleActivity(t *testing.T) {
 func TestConsoleShowsCode(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	id := s.Running(t, s.Idle())
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, "#/sandboxes/"+id+"/logs", there(".bycode summary"))
 	if evaluate[bool](t, b, there(".bycode pre")) {
 		t.Error("code is shown that no one has asked for")

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestConsoleKeys: an administrator makes a key, whose secret is shown once and works, replaces the
@@ -15,8 +15,8 @@ import (
 func TestConsoleKeys(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
-	s := start(t, lives.Plan{Keys: []config.Key{keyOf("alice", "user")}})
-	b := console(t, s, s.URL, lives.AdminKey)
+	s := start(t, conformance.Plan{Keys: []config.Key{keyOf("alice", "user")}})
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, "#/keys", there("table.keys"))
 	b.looked(t, checker, "keys")
 	row := "[...document.querySelectorAll('.keys tbody tr')].find((e) => e.innerText.includes('ci'))"
@@ -26,7 +26,7 @@ func TestConsoleKeys(t *testing.T) {
 	b.settled(t, "dialog .primary", there("#secret"))
 	b.accessible(t, checker, "secret")
 	status := func(secret string) int {
-		return lives.Fetch(t, s.URL+"/v1/sandboxes", "SERVICE-API-KEY", secret).Status
+		return conformance.Fetch(t, s.URL+"/v1/sandboxes", "SERVICE-API-KEY", secret).Status
 	}
 	secret := evaluate[string](t, b, "document.getElementById('secret').innerText")
 	if got := status(secret); got != http.StatusOK {
@@ -64,8 +64,8 @@ func TestConsoleKeys(t *testing.T) {
 func TestConsoleImages(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
-	s := start(t, lives.Plan{})
-	b := console(t, s, s.URL, lives.AdminKey)
+	s := start(t, conformance.Plan{})
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, "#/images", fmt.Sprintf("document.querySelector('table')?.innerText.includes(%q)", busyboxImage))
 	b.looked(t, checker, "images")
 	b.enter(t, "#uri", "127.0.0.1:1/none:1\r")

@@ -18,7 +18,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // console opens the console and signs in.
@@ -94,7 +94,7 @@ func (b *tab) show(t *testing.T, l look) {
 // axe is the accessibility checker, of the console's own packages.
 func axe(t *testing.T) string {
 	t.Helper()
-	packages := lives.NodePackages(t, "server/console/web")
+	packages := conformance.NodePackages(t, "server/console/web")
 	source, err := os.ReadFile(filepath.Join(packages, "axe-core/axe.min.js"))
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +136,7 @@ func (b *tab) accessible(t *testing.T, checker, name string) {
 func TestConsolePages(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
-	s := startWithPython(t, lives.Plan{
+	s := startWithPython(t, conformance.Plan{
 		Settings: classSettings + fmt.Sprintf("[egress]\nimage = %q\n", egressImage),
 	})
 	b := browse(t, s.URL)
@@ -160,17 +160,17 @@ func TestConsolePages(t *testing.T) {
 	check("signin")
 	b.enter(t, "#key", "wrong\r")
 	b.until(t, says("UNAUTHORIZED"))
-	b.enter(t, "#key", lives.AdminKey+"\r")
+	b.enter(t, "#key", conformance.AdminKey+"\r")
 	b.until(t, there(".bar"))
 	b.until(t, says("There is no sandbox"))
 	b.until(t, says("Live"))
 	kept := b.stored(t)
-	if strings.Contains(kept, lives.AdminKey) || !strings.HasSuffix(kept, `,{},""]`) {
+	if strings.Contains(kept, conformance.AdminKey) || !strings.HasSuffix(kept, `,{},""]`) {
 		t.Errorf("the page has stored %s", kept)
 	}
 
 	// A create that another client sends appears by itself.
-	request := lives.Request(pythonImage, "sh", "-c",
+	request := conformance.Request(pythonImage, "sh", "-c",
 		"echo said by the entrypoint; exec python3 -m http.server 8000")
 	request.Metadata = lifecycle.Metadata{"name": "worker"}
 	id := s.Running(t, request)
@@ -250,7 +250,7 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 	b.until(t, `document.querySelector('.listening').innerText.includes('python3')`)
 	b.settled(t, "[aria-label='Make a link to port 8000']", there("td a"))
 	link := evaluate[string](t, b, "document.querySelector('td a').href")
-	if answer := lives.Fetch(t, link); answer.Status != http.StatusOK {
+	if answer := conformance.Fetch(t, link); answer.Status != http.StatusOK {
 		t.Errorf("the link %s gives %s", link, answer)
 	}
 	check("ports")
@@ -264,10 +264,10 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 		)
 	}
 	b.run(t, named("srv/")+".click()")
-	b.until(t, says("The folder is empty"))
+	b.until(t, says("The directory is empty"))
 	b.run(t, named("New file…")+".click()")
 	b.enter(t, "#name", "made.txt\r")
-	b.until(t, named("made.txt")+" !== undefined") // the page watches the folder
+	b.until(t, named("made.txt")+" !== undefined") // the page watches the directory
 	b.run(t, named("made.txt")+".click()")
 	b.enter(t, "textarea.editor", "typed")
 	check("file")
@@ -335,7 +335,7 @@ func TestConsoleRoles(t *testing.T) {
 			Role:   config.Role(role),
 		}
 	}
-	s := start(t, lives.Plan{Keys: []config.Key{key("watcher", "viewer"), key("alice", "user")}})
+	s := start(t, conformance.Plan{Keys: []config.Key{key("watcher", "viewer"), key("alice", "user")}})
 	id := s.Running(t, s.Idle())
 
 	b := console(t, s, s.URL, "watcher-key-0123456789")

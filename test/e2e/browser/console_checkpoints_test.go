@@ -8,7 +8,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // rowOf is the row of a snapshot with a name.
@@ -26,12 +26,12 @@ const hostileName = `<img src=x onerror="window.hurt = 1">`
 func TestConsoleCheckpoints(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
-	s := start(t, lives.Plan{Keys: []config.Key{keyOf("watcher", "viewer")}, Server: "max_snapshots_mib = 2"})
+	s := start(t, conformance.Plan{Keys: []config.Key{keyOf("watcher", "viewer")}, Server: "max_snapshots_mib = 2"})
 	request := s.Idle()
 	request.Metadata = lifecycle.Metadata{"name": "worker"}
 	id := s.Running(t, request)
 	box, at := s.Enter(t, id), "#/sandboxes/"+id+"/checkpoints"
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, at, says("No snapshot was taken of this sandbox"))
 	b.looked(t, checker, "checkpoints-none")
 
@@ -40,7 +40,7 @@ func TestConsoleCheckpoints(t *testing.T) {
 	b.enter(t, "#snapshot-name", "before\r")
 	b.until(t, says("The snapshot before is taken. The processes stood still for "))
 	b.until(t, rowOf("before")+"?.innerText.includes('Ready')")
-	lives.Contains(t, evaluate[string](t, b, rowOf("before")+".innerText"), "all is well", " KiB", " ms")
+	conformance.Contains(t, evaluate[string](t, b, rowOf("before")+".innerText"), "all is well", " KiB", " ms")
 
 	// A snapshot that another client takes appears by itself; its name is text.
 	box.Want(t, "echo broken >/root/state", "")
@@ -63,7 +63,7 @@ func TestConsoleCheckpoints(t *testing.T) {
 // take takes a snapshot as another client does.
 func (s *service) take(t *testing.T, id, name string) {
 	t.Helper()
-	body := lives.Encode(t, lifecycle.TakeSnapshotRequest{Name: &name})
+	body := conformance.Encode(t, lifecycle.TakeSnapshotRequest{Name: &name})
 	answer := s.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/snapshots", body, "Prefer", "wait=60")
 	if answer.Status != http.StatusAccepted {
 		t.Fatalf("take a snapshot: %s", answer)

@@ -8,7 +8,7 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // button is the button of the panel with a text.
@@ -33,15 +33,15 @@ func holds(text string) string { return fmt.Sprintf("%s?.value === %q", editor, 
 // them does something to the page.
 func TestConsoleFiles(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	id := s.Running(t, lives.Request(baseImage, "sleep", "1000"))
+	s := start(t, conformance.Plan{})
+	id := s.Running(t, conformance.Request(baseImage, "sleep", "1000"))
 	box := s.Enter(t, id)
 	const drawing = `<svg xmlns="http://www.w3.org/2000/svg" width="7" height="7">
 <script>document.documentElement.setAttribute('class', 'ran')</script></svg>`
 	box.Upload(t, "/srv/drawing.svg", drawing)
 	box.Upload(t, "/srv/mixed.txt", "one\r\ntwo\n")
 	box.Upload(t, "/srv/windows.txt", "one\r\ntwo\r\n")
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, "#/sandboxes/"+id+"/files", there("table.files"))
 	b.press(t, "srv/")
 	const focus = "document.activeElement"
@@ -106,21 +106,21 @@ func TestConsoleFiles(t *testing.T) {
 		box.Want(t, "cat /srv/mixed.txt /srv/other.txt", "newother")
 	})
 
-	t.Run("a folder is not uploaded", func(t *testing.T) {
-		folder := t.TempDir()
+	t.Run("a directory is not uploaded", func(t *testing.T) {
+		directory := t.TempDir()
 		at := evaluate[float64](t, b, "document.querySelector('.drop').getBoundingClientRect().top + 9")
 		for _, kind := range []input.DispatchDragEventType{
 			input.DispatchDragEventTypeDragEnter,
 			input.DispatchDragEventTypeDragOver,
 			input.DispatchDragEventTypeDrop,
 		} {
-			b.do(t, "drop a folder", command(input.DispatchDragEvent, input.DispatchDragEventParams{
+			b.do(t, "drop a directory", command(input.DispatchDragEvent, input.DispatchDragEventParams{
 				Type: kind, X: 40, Y: at,
-				Data: &input.DragData{Items: []*input.DragDataItem{}, Files: []string{folder},
+				Data: &input.DragData{Items: []*input.DragDataItem{}, Files: []string{directory},
 					DragOperationsMask: 1},
 			}))
 		}
-		b.until(t, says("folders cannot be uploaded"))
+		b.until(t, says("directories cannot be uploaded"))
 	})
 	// The page asks whether a new file is there.
 	b.unexpected(t, "404 (Not Found) "+s.URL+"/console/api/v1/sandboxes/"+id+"/proxy/44772/files/info?")
@@ -130,11 +130,11 @@ func TestConsoleFiles(t *testing.T) {
 // pause and the end of the session, and does not overwrite what was written meanwhile.
 func TestConsoleDrafts(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	id := s.Running(t, lives.Request(baseImage, "sleep", "1000"))
+	s := start(t, conformance.Plan{})
+	id := s.Running(t, conformance.Request(baseImage, "sleep", "1000"))
 	box := s.Enter(t, id)
 	box.Upload(t, "/srv/note.txt", "kept")
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	at := "#/sandboxes/" + id
 	mayLeave := func() bool {
 		return evaluate[bool](t, b, "dispatchEvent(new Event('beforeunload', { cancelable: true }))")
@@ -167,7 +167,7 @@ func TestConsoleDrafts(t *testing.T) {
 		'X-Sandbox-Console': localStorage.getItem('sandbox-console-token')}})`)
 	b.until(t, says("The session has ended; sign in again."))
 	b.picture(t, "ended")
-	b.enter(t, "#key", lives.AdminKey+"\r")
+	b.enter(t, "#key", conformance.AdminKey+"\r")
 	b.until(t, shows)
 
 	box.Upload(t, "/srv/note.txt", "written meanwhile")

@@ -3,15 +3,15 @@ package browser_test
 import (
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestConsoleFormNamesFields: the field that an error of the service is about is marked, however
 // the service writes its name.
 func TestConsoleFormNamesFields(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	b := console(t, s, s.URL, lives.AdminKey)
+	s := start(t, conformance.Plan{})
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, "#/new", there("form.create"))
 	b.enter(t, "#f-uri", busyboxImage)
 	b.run(t, "document.forms[0].cpu.value = '1m'")
@@ -28,11 +28,11 @@ func TestConsoleFormNamesFields(t *testing.T) {
 // a sandbox stays although its row goes.
 func TestConsoleList(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	request := s.Idle()
 	request.Metadata = map[string]string{"name": " \u200b"}
 	id := s.Running(t, request)
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.until(t, there("tbody tr")+" && "+there(".host meter")) // which moves the rows
 	if text := evaluate[string](t, b, "document.querySelector('tbody th').innerText"); text != id[:8] {
 		t.Errorf("the sandbox without a visible name is %q", text)

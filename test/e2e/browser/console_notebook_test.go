@@ -6,16 +6,16 @@ import (
 	"path/filepath"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestConsoleQueuesCells: the cells of a notebook that wait for others take up no connections, so
 // that the running one can be interrupted.
 func TestConsoleQueuesCells(t *testing.T) {
 	t.Parallel()
-	s := startWithPython(t, lives.Plan{})
-	id := s.Running(t, lives.Request(pythonImage, "sleep", "1000"))
-	b := console(t, s, s.URL, lives.AdminKey)
+	s := startWithPython(t, conformance.Plan{})
+	id := s.Running(t, conformance.Request(pythonImage, "sleep", "1000"))
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, "#/sandboxes/"+id+"/notebook", there("article textarea"))
 	status := func(cell int, is string) string {
 		return fmt.Sprintf("document.querySelectorAll('article')[%d]?.dataset.status === %q", cell, is)
@@ -51,10 +51,10 @@ func TestConsoleQueuesCells(t *testing.T) {
 // next cell.
 func TestConsoleCellsGoOnWhenHidden(t *testing.T) {
 	t.Parallel()
-	s := startWithPython(t, lives.Plan{})
-	id := s.Running(t, lives.Request(pythonImage, "sleep", "1000"))
+	s := startWithPython(t, conformance.Plan{})
+	id := s.Running(t, conformance.Request(pythonImage, "sleep", "1000"))
 	box := s.Enter(t, id)
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, "#/sandboxes/"+id+"/notebook", there("article textarea"))
 	b.run(t, "document.querySelector('.panel > p > button').click()")
 	for i, code := range []string{
@@ -85,10 +85,10 @@ func TestConsoleCellsGoOnWhenHidden(t *testing.T) {
 // and opened again with its results and with cells that have no code.
 func TestConsoleNotebookFiles(t *testing.T) {
 	t.Parallel()
-	s := startWithPython(t, lives.Plan{})
-	id := s.Running(t, lives.Request(pythonImage, "sleep", "1000"))
+	s := startWithPython(t, conformance.Plan{})
+	id := s.Running(t, conformance.Request(pythonImage, "sleep", "1000"))
 	box := s.Enter(t, id)
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, "#/sandboxes/"+id+"/notebook", there("article textarea"))
 	b.enter(t, "article textarea", "print('printed')\n6 * 7")
 	b.settled(t, "article .tools button", there("article[data-status=done]"))
@@ -107,7 +107,7 @@ func TestConsoleNotebookFiles(t *testing.T) {
 		}
 		const check = "import sys, nbformat\nbook = nbformat.read(sys.argv[1], nbformat.NO_CONVERT)\n" +
 			"nbformat.validate(book)\n"
-		return lives.Tool(t, ".", nil, lives.Script(t, "nbformat.sh"), "-W", "error", "-c", check+script, file)
+		return conformance.Tool(t, ".", nil, conformance.Script(t, "nbformat.sh"), "-W", "error", "-c", check+script, file)
 	}
 	made := box.Run(t, "cat /tmp/made.ipynb").Stdout
 	if got := nbformat(made, `cell, = book.cells

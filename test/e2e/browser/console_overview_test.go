@@ -10,7 +10,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // keyOf is an API key of the configuration; its secret is the name with what keySuffix is.
@@ -50,15 +50,15 @@ func (s *service) fail(t *testing.T, count int) {
 	for range 8 {
 		workers.Go(func() {
 			for i := range left {
-				request := lives.Request("127.0.0.1:1/none:1", "true")
+				request := conformance.Request("127.0.0.1:1/none:1", "true")
 				request.Metadata = lifecycle.Metadata{"name": fmt.Sprintf("old-%d", i)}
-				body := lives.Encode(t, request)
+				body := conformance.Encode(t, request)
 				answer, err := s.Try("POST", "/v1/sandboxes", body)
 				if err != nil || answer.Status != 202 {
 					t.Errorf("create: %v, %v", answer, err)
 					return
 				}
-				made, err := lives.Decode[lifecycle.CreatedSandbox](answer)
+				made, err := conformance.Decode[lifecycle.CreatedSandbox](answer)
 				if err != nil {
 					t.Error(err)
 					return
@@ -93,17 +93,17 @@ func (b *tab) pressFirst(t *testing.T, text string) {
 func TestConsoleShowsWhatHasNotEnded(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
-	s := start(t, lives.Plan{Keys: []config.Key{keyOf("alice", "user")}})
+	s := start(t, conformance.Plan{Keys: []config.Key{keyOf("alice", "user")}})
 	alice := s.As(t, "alice"+keySuffix)
 	var measured []string // at the moment of a pause or an end
 	for i, name := range []string{"bravo", "charlie", "alpha"} {
 		request := s.Idle()
 		request.Metadata = lifecycle.Metadata{"name": name}
-		id := alice.Running(t, lives.Limited(request, fmt.Sprintf("%d00m", i+3), "64Mi"))
+		id := alice.Running(t, conformance.Limited(request, fmt.Sprintf("%d00m", i+3), "64Mi"))
 		measured = append(measured, "409 (Conflict) "+s.URL+"/console/api/v1/sandboxes/"+id+"/proxy/44772/metrics")
 	}
 	s.fail(t, 200)
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.show(t, threeLooks[0])
 	b.until(t, "document.querySelectorAll('tbody tr').length === 3")
 	b.until(t, there(".host meter")) // which moves the rows
@@ -119,7 +119,7 @@ func TestConsoleShowsWhatHasNotEnded(t *testing.T) {
 	}
 	b.until(t, "document.querySelectorAll('td.use[data-used]').length === 3")
 	first := evaluate[string](t, b, "document.querySelector('tbody tr').innerText")
-	lives.Contains(t, first, "alice", busyboxImage, " % of 0.5 cores", " of 64 MiB")
+	conformance.Contains(t, first, "alice", busyboxImage, " % of 0.5 cores", " of 64 MiB")
 	b.looked(t, checker, "overview-three")
 
 	for _, by := range []struct{ column, want string }{ // the second click on one turns it round
@@ -172,13 +172,13 @@ func TestConsoleShowsWhatHasNotEnded(t *testing.T) {
 // request.
 func TestConsoleCreatesAgain(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	request := lives.Limited(lives.Request("127.0.0.1:1/none:1", "sh", "-c", "echo 'a b'"), "300m", "96Mi")
+	s := start(t, conformance.Plan{})
+	request := conformance.Limited(conformance.Request("127.0.0.1:1/none:1", "sh", "-c", "echo 'a b'"), "300m", "96Mi")
 	request.Metadata = lifecycle.Metadata{"name": "broken", "team": "research"}
 	request.Timeout = 1234
 	id := s.Create(t, request)
 	s.Await(t, id, "Failed")
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, "#/sandboxes/"+id, there("[aria-label='Create broken again']"))
 	b.settled(t, "[aria-label='Create broken again']", says("It does not keep environment variables"))
 	b.until(t, fmt.Sprintf("document.forms[0].uri.value === %q", "127.0.0.1:1/none:1"))
@@ -193,7 +193,7 @@ func TestConsoleCreatesAgain(t *testing.T) {
 	if again.Metadata["name"] != "broken" || again.Metadata["team"] != "research" ||
 		!slices.Equal(again.Entrypoint, []string{"sh", "-c", "sleep 1000"}) ||
 		again.ExpiresAt.Sub(again.CreatedAt).Seconds() != 1234 ||
-		lives.Value(again.Limits.CPUMillis) != 300 || lives.Value(again.Limits.MemoryBytes) != 96<<20 {
+		conformance.Value(again.Limits.CPUMillis) != 300 || conformance.Value(again.Limits.MemoryBytes) != 96<<20 {
 		t.Errorf("the sandbox is %+v", again)
 	}
 }
@@ -202,9 +202,9 @@ func TestConsoleCreatesAgain(t *testing.T) {
 func TestConsoleReportsALostService(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	s.Running(t, s.Idle())
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.until(t, there("tbody tr"))
 	if evaluate[bool](t, b, there(".lost")) {
 		t.Error("the page has lost a service that answers")

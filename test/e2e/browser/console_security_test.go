@@ -11,7 +11,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -24,15 +24,15 @@ var hostile string
 // TestConsoleIsOff: without the console there is no way to a session, and none is looked for.
 func TestConsoleIsOff(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Server: "console = false"})
+	s := start(t, conformance.Plan{Server: "console = false"})
 	cookie := []string{"Cookie", "sandbox-console=any", "X-Sandbox-Console", "any"}
 	for _, path := range []string{"/console", "/console/assets/console.js", "/console/session",
 		"/console/api/v1/sandboxes"} {
-		if got := lives.Fetch(t, s.URL+path, cookie...); got.Status != http.StatusNotFound {
+		if got := conformance.Fetch(t, s.URL+path, cookie...); got.Status != http.StatusNotFound {
 			t.Errorf("%s: %s", path, got)
 		}
 	}
-	if got := lives.Fetch(t, s.URL+"/v1/sandboxes", cookie...); got.Status != http.StatusUnauthorized {
+	if got := conformance.Fetch(t, s.URL+"/v1/sandboxes", cookie...); got.Status != http.StatusUnauthorized {
 		t.Errorf("the API with a cookie: %s", got)
 	}
 }
@@ -41,9 +41,9 @@ func TestConsoleIsOff(t *testing.T) {
 // one on another port of it, in a browser that is signed in.
 func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	id := s.Running(t, lives.Request(baseImage, "python3", "-m", "http.server", "8000"))
-	b := console(t, s, s.URL, lives.AdminKey)
+	s := start(t, conformance.Plan{})
+	id := s.Running(t, conformance.Request(baseImage, "python3", "-m", "http.server", "8000"))
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.until(t, there("tbody tr"))
 
 	// Where the browser sends the session's cookie although the page is not the service's: another
@@ -62,7 +62,7 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 		s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/8000?expires=300", "").Body)
 	status := 0
 	wait.Until(t, "the sandbox serves its page", func() bool {
-		status = lives.Fetch(t, link.URL).Status
+		status = conformance.Fetch(t, link.URL).Status
 		return status == http.StatusOK
 	}, func() any { return status })
 	for name, page := range map[string]string{

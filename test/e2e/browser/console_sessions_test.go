@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // second opens another tab in the browser of a tab.
@@ -60,13 +60,13 @@ func (b *tab) arrives(t *testing.T, expression string) {
 func TestConsoleTabsShareTheSession(t *testing.T) {
 	t.Parallel()
 	const otherKey = "the-key-of-another-administrator"
-	s := start(t, lives.Plan{Keys: []config.Key{{
+	s := start(t, conformance.Plan{Keys: []config.Key{{
 		Name:   "other",
 		SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(otherKey))),
 		Role:   "admin",
 	}}})
 	id := s.Running(t, s.Idle())
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.visit(t, "#/sandboxes/"+id+"/ports", there("#port"))
 	b.enter(t, "#port", "8000")
 	b.settled(t, "form .primary", there("td a"))
@@ -87,7 +87,7 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 			dispatchEvent(new StorageEvent('storage', {key: 'sandbox-console-token'}));
 		})()`, key)
 	}
-	act(t, second, "sign in again", chromedp.Evaluate[chromedp.Void](signIn(lives.AdminKey),
+	act(t, second, "sign in again", chromedp.Evaluate[chromedp.Void](signIn(conformance.AdminKey),
 		chromedp.EvalAwaitPromise))
 	b.run(t, "document.getElementById('port').value = ''")
 	b.enter(t, "#port", "8001")
@@ -117,7 +117,7 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 	b.settled(t, "form .primary", there("td a"))
 	b.run(t, "[...document.querySelectorAll('.bar button')].at(-1).click()")
 	b.until(t, there("#key"))
-	b.enter(t, "#key", lives.AdminKey+"\r")
+	b.enter(t, "#key", conformance.AdminKey+"\r")
 	b.arrives(t, who("server.api_key"))
 	b.until(t, says("No links were made"))
 	second.arrives(t, who("server.api_key"))
@@ -128,12 +128,12 @@ func TestConsoleTabsShareTheSession(t *testing.T) {
 func TestConsoleLooksAgain(t *testing.T) {
 	t.Parallel()
 	const otherKey = "the-key-of-another-administrator"
-	s := start(t, lives.Plan{Keys: []config.Key{{
+	s := start(t, conformance.Plan{Keys: []config.Key{{
 		Name:   "other",
 		SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(otherKey))),
 		Role:   "admin",
 	}}})
-	b := console(t, s, s.URL, lives.AdminKey)
+	b := console(t, s, s.URL, conformance.AdminKey)
 	b.until(t, says("Live"))
 	second := b.second(t)
 	second.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
@@ -168,7 +168,7 @@ func TestConsoleLooksAgain(t *testing.T) {
 // and what was typed stays.
 func TestConsoleOfAnOpenService(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Open: true})
+	s := start(t, conformance.Plan{Open: true})
 	b := browse(t, s.URL)
 	b.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
 	b.until(t, there(".bar"))
@@ -193,7 +193,7 @@ func TestConsoleOfAnOpenService(t *testing.T) {
 // authorised ends no session.
 func TestConsoleSessionOutlivesDaemons(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	id := s.Running(t, s.Idle())
 	service, err := url.Parse(s.URL)
 	if err != nil {
@@ -212,6 +212,6 @@ func TestConsoleSessionOutlivesDaemons(t *testing.T) {
 	}))
 	t.Cleanup(front.Close)
 	t.Cleanup(front.CloseClientConnections)
-	b := console(t, s, front.URL, lives.AdminKey)
+	b := console(t, s, front.URL, conformance.AdminKey)
 	b.visit(t, "#/sandboxes/"+id, says("of the daemon")+" && "+there(".bar"))
 }

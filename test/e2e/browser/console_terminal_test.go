@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // relay is a TCP relay before a service, which can cut its connections.
@@ -95,10 +95,10 @@ func (r *relay) set(down bool) {
 // when the page is loaded again.
 func TestConsoleTerminal(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	id := s.Running(t, lives.Request(baseImage, "sleep", "1000"))
+	s := start(t, conformance.Plan{})
+	id := s.Running(t, conformance.Request(baseImage, "sleep", "1000"))
 	cutter := relayTo(t, s.URL)
-	b := console(t, s, cutter.url, lives.AdminKey)
+	b := console(t, s, cutter.url, conformance.AdminKey)
 	// All that is printed shall be in view.
 	b.show(t, look{"high", 1280, 6000, "light"})
 	b.visit(t, "#/sandboxes/"+id+"/terminal", says("No terminal is open"))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/getkin/kin-openapi/openapi3"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // described are the operationIds of a contract, by their tag.
@@ -27,13 +27,13 @@ func described(document *openapi3.T) map[string]string {
 // the console has no error, and no request leaves the service.
 func TestDocsInABrowser(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	b := browse(t, s.URL)
-	lifecycle, err := lives.LifecycleContract()
+	lifecycle, err := conformance.LifecycleContract()
 	if err != nil {
 		t.Fatal(err)
 	}
-	execd, err := lives.ExecdContract()
+	execd, err := conformance.ExecdContract()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func (b *tab) open(t *testing.T, path string) {
 // kept nowhere.
 func TestTryItOut(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	id := s.Running(t, s.Idle())
 	b := browse(t, s.URL)
 
@@ -88,7 +88,7 @@ func TestTryItOut(t *testing.T) {
 	if got := b.execute(t, list); got != http.StatusUnauthorized {
 		t.Errorf("without a key: %d", got)
 	}
-	b.authorise(t, lives.AdminKey)
+	b.authorise(t, conformance.AdminKey)
 	if got := b.execute(t, list); got != http.StatusOK {
 		t.Errorf("with the key: %d", got)
 	}
@@ -101,7 +101,7 @@ func TestTryItOut(t *testing.T) {
 		answer.Items[0].ID != id {
 		t.Errorf("the page shows %q (%v), not the list with %s", body, err, id)
 	}
-	if got := b.stored(t); got != `[{},{},""]` || strings.Contains(got, lives.AdminKey) {
+	if got := b.stored(t); got != `[{},{},""]` || strings.Contains(got, conformance.AdminKey) {
 		t.Errorf("the page has stored %s", got)
 	}
 	b.open(t, "/docs")
@@ -117,7 +117,7 @@ func TestTryItOut(t *testing.T) {
 // sandbox's id and the key.
 func TestTryExecd(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	id := s.Running(t, s.Idle())
 	b := browse(t, s.URL)
 
@@ -127,7 +127,7 @@ func TestTryExecd(t *testing.T) {
 	// what is typed replaces what is selected
 	evaluate[chromedp.Void](t, b, "document.querySelector('.servers input').select()")
 	b.enter(t, ".servers input", id)
-	b.authorise(t, lives.AdminKey)
+	b.authorise(t, conformance.AdminKey)
 	b.picture(t, "servers")
 	b.click(t, metrics+" .opblock-summary-control")
 	got := b.execute(t, metrics)
@@ -137,7 +137,7 @@ func TestTryExecd(t *testing.T) {
 	if request == nil {
 		t.Fatalf("nothing was sent to %s", path)
 	}
-	if headers := headersOf(request); headers["service-api-key"] != lives.AdminKey {
+	if headers := headersOf(request); headers["service-api-key"] != conformance.AdminKey {
 		t.Errorf("the request's headers are %q", headers)
 	}
 	if got != http.StatusOK {

@@ -34,9 +34,9 @@ func onLocal(t *testing.T) string {
 	t.Helper()
 	cache := os.Getenv("SANDBOX_CACHE")
 	if cache == "" {
-		folder, err := os.UserCacheDir()
+		directory, err := os.UserCacheDir()
 		must(t, err)
-		cache = filepath.Join(folder, "sandbox")
+		cache = filepath.Join(directory, "sandbox")
 	}
 	var archives []string
 	for _, name := range []string{"execd", "code-interpreter"} {

@@ -109,11 +109,11 @@ func startService(t *testing.T, runtime string) *lifecycle.ClientWithResponses {
 	t.Helper()
 	const key = "the-key-of-the-administrator-of-these-tests"
 	must(t, program.UseImages(execdImage))
-	folder := t.TempDir()
-	file := filepath.Join(folder, "sandbox.toml")
+	directory := t.TempDir()
+	file := filepath.Join(directory, "sandbox.toml")
 	must(t, os.WriteFile(file, fmt.Appendf(nil,
 		"[server]\nhost = \"127.0.0.1\"\nport = 0\ndata_dir = %q\ninstance = %q\napi_key = %q\n[runtime]\nexecd_image = %q\n%s",
-		filepath.Join(folder, "data"), "cells-"+uuid.NewString()[:8], key, execdImage, runtime), 0o600))
+		filepath.Join(directory, "data"), "cells-"+uuid.NewString()[:8], key, execdImage, runtime), 0o600))
 	cfg, err := config.Load(file, os.Getenv)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -177,8 +177,8 @@ func TestKilledDaemon(t *testing.T) {
 	id := d.newContext(t, "python")
 	s := d.start(t, id, python.endless)
 	s.until("stdout")
-	const kernels, folders = "pgrep -fc ^/usr/bin/python3.*ipykernel || true", "ls -d /tmp/execd-kernel-* 2>/dev/null | wc -l"
-	if found := d.command(t, kernels); found == "0" || d.command(t, folders) == "0" {
+	const kernels, directories = "pgrep -fc ^/usr/bin/python3.*ipykernel || true", "ls -d /tmp/execd-kernel-* 2>/dev/null | wc -l"
+	if found := d.command(t, kernels); found == "0" || d.command(t, directories) == "0" {
 		t.Fatalf("%s kernels run", found)
 	}
 	background := true
@@ -201,8 +201,8 @@ func TestKilledDaemon(t *testing.T) {
 		t.Error("the new daemon lists a context without a kernel")
 	}
 	wait.Until(t, "no kernel is left", func() bool { return d.command(t, kernels) == "0" })
-	if left := d.command(t, folders); left != "0" {
-		t.Errorf("%s folders of kernels are left", left)
+	if left := d.command(t, directories); left != "0" {
+		t.Errorf("%s directories of kernels are left", left)
 	}
 	d.run(t, d.newContext(t, "python"), python.print).good(t)
 }

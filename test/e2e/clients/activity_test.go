@@ -13,7 +13,7 @@ import (
 
 	sandbox "sandbox.internal/clients/go"
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -75,10 +75,10 @@ func TestActivityOfEveryClient(t *testing.T) {
 		key   = "the-key-of-a-pipeline-of-these-tests"
 		times = 5
 	)
-	s := startWithPython(t, lives.Plan{Keys: []config.Key{
+	s := startWithPython(t, conformance.Plan{Keys: []config.Key{
 		{Name: "pipeline", SHA256: digest(key), Role: config.RoleUser},
 	}})
-	id := s.As(t, key).Running(t, lives.Request(busyboxImage, "sh", "-c", "exec sleep 3600"))
+	id := s.As(t, key).Running(t, conformance.Request(busyboxImage, "sh", "-c", "exec sleep 3600"))
 	client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: key})
 	if err != nil {
 		t.Fatal(err)
@@ -119,8 +119,8 @@ func TestActivityOfEveryClient(t *testing.T) {
 			}
 		}},
 		{"python", "sandboxes-python", func() {
-			folder := lives.CopyOf(t, pythonClient)
-			lives.Tool(t, folder, append(environment, "PYTHONPATH="+filepath.Join(folder, "src")), pythonHere(t), "-c",
+			directory := conformance.CopyOf(t, pythonClient)
+			conformance.Tool(t, directory, append(environment, "PYTHONPATH="+filepath.Join(directory, "src")), pythonHere(t), "-c",
 				fmt.Sprintf(`
 from sandboxes import Client
 with Client() as client:
@@ -130,8 +130,8 @@ with Client() as client:
 `, id, times))
 		}},
 		{"typescript", "sandbox-typescript", func() {
-			folder := buildTypeScript(t)
-			lives.Tool(t, folder, environment, "node", "--input-type=module", "-e", fmt.Sprintf(`
+			directory := buildTypeScript(t)
+			conformance.Tool(t, directory, environment, "node", "--input-type=module", "-e", fmt.Sprintf(`
 import { Client } from "@sandbox.internal/sdk";
 const sandbox = await new Client().connect(%q);
 for (let i = 0; i < %d; i++) await sandbox.commands.run("echo said-by-typescript-$((" + i + "+1))");

@@ -6,19 +6,19 @@ import (
 	"path/filepath"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestDeepagents has an agent of deepagents work in a sandbox, through the adapter of
 // clients/typescript, and compiles a program of a user against the types of both.
 func TestDeepagents(t *testing.T) {
 	t.Parallel()
-	_, folder, sdk := adapterFolder(t)
-	t.Run("types", func(t *testing.T) { compileUserProgram(t, folder, "deepagents.ts") })
+	_, directory, sdk := adapterDirectory(t)
+	t.Run("types", func(t *testing.T) { compileUserProgram(t, directory, "deepagents.ts") })
 	t.Run("agent", func(t *testing.T) {
-		s := startWithPython(t, lives.Plan{})
+		s := startWithPython(t, conformance.Plan{})
 		environment := append(s.Variables(), "SANDBOX_SDK="+sdk, "SANDBOX_IMAGE="+pythonImage)
-		t.Log(lives.Tool(t, folder, environment, "node", "deepagents.mjs"))
+		t.Log(conformance.Tool(t, directory, environment, "node", "deepagents.mjs"))
 	})
 }
 
@@ -26,32 +26,32 @@ func TestDeepagents(t *testing.T) {
 // for its package harness, and compiles a program of a user against the types of both.
 func TestAISDK(t *testing.T) {
 	t.Parallel()
-	packages, folder, sdk := adapterFolder(t)
-	t.Run("types", func(t *testing.T) { compileUserProgram(t, folder, "aisdk.ts") })
+	packages, directory, sdk := adapterDirectory(t)
+	t.Run("types", func(t *testing.T) { compileUserProgram(t, directory, "aisdk.ts") })
 	t.Run("agents", func(t *testing.T) {
-		s := startWithPython(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+		s := startWithPython(t, conformance.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 		environment := append(s.Variables(), "SANDBOX_SDK="+sdk, "SANDBOX_IMAGE="+pythonImage)
-		t.Log(lives.Tool(t, folder, environment, lives.Node22(t, packages), "aisdk.mjs"))
+		t.Log(conformance.Tool(t, directory, environment, conformance.Node22(t, packages), "aisdk.mjs"))
 	})
 }
 
-// adapterFolder returns a folder with the programs of the folder adapters, the packages that they
-// use, and the directory of the compiled client, which is sdk in the folder.
-func adapterFolder(t *testing.T) (packages, folder, sdk string) {
+// adapterDirectory returns a directory with the programs of the directory adapters, the packages
+// that they use, and the directory of the compiled client, which is sdk in the directory.
+func adapterDirectory(t *testing.T) (packages, directory, sdk string) {
 	t.Helper()
-	packages, folder = lives.NodePackages(t, "test/e2e/clients/adapters"), lives.CopyOf(t, "adapters")
+	packages, directory = conformance.NodePackages(t, "test/e2e/clients/adapters"), conformance.CopyOf(t, "adapters")
 	sdk = filepath.Join(buildTypeScript(t), "dist")
 	for name, target := range map[string]string{"node_modules": packages, "sdk": sdk} {
-		if err := os.Symlink(target, filepath.Join(folder, name)); err != nil {
+		if err := os.Symlink(target, filepath.Join(directory, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return packages, folder, sdk
+	return packages, directory, sdk
 }
 
-// compileUserProgram checks the types of a program of a folder of [adapterFolder].
-func compileUserProgram(t *testing.T, folder, program string) {
+// compileUserProgram checks the types of a program of a directory of [adapterDirectory].
+func compileUserProgram(t *testing.T, directory, program string) {
 	t.Helper()
-	lives.Tool(t, folder, nil, filepath.Join(lives.NodePackages(t, "clients/typescript"), ".bin", "tsc"), "--noEmit", "--strict", "--skipLibCheck",
+	conformance.Tool(t, directory, nil, filepath.Join(conformance.NodePackages(t, "clients/typescript"), ".bin", "tsc"), "--noEmit", "--strict", "--skipLibCheck",
 		"--exactOptionalPropertyTypes", "--module", "nodenext", "--target", "es2022", program)
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 	"sandbox.internal/test/wait"
 )
 
-// examples are those of the help, by the command. They run in this order, in one folder, against
+// examples are those of the help, by the command. They run in this order, in one directory, against
 // one service; each command has at least one, and none is run that is not here.
 var examples = []struct {
 	command string
@@ -113,13 +113,13 @@ var endless = []string{" -f", " -w ", " watch box", " watch -r", " port "}
 // TestExamplesOfTheHelp runs every example that the help of the tool shows.
 func TestExamplesOfTheHelp(t *testing.T) {
 	t.Parallel()
-	s := startWithPython(t, lives.Plan{
+	s := startWithPython(t, conformance.Plan{
 		Server:   fmt.Sprintf("default_image = %q", baseImage),
 		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage),
 	})
 	c := newCommandLine(t, s.URL)
 	c.env = append(c.env, "PATH="+filepath.Dir(c.program)+":"+os.Getenv("PATH"))
-	lives.Write(t, c.folder, "notes.txt", "a note\n")
+	conformance.Write(t, c.directory, "notes.txt", "a note\n")
 	var listed []string
 	for _, e := range examples {
 		listed = append(listed, e.command)
@@ -139,7 +139,7 @@ func TestExamplesOfTheHelp(t *testing.T) {
 		case "code":
 			c.must(t, "create", pythonImage, "--name", "notebook")
 		case "image load":
-			saveImage(t, filepath.Join(c.folder, "image.tar"), "example/tool:1")
+			saveImage(t, filepath.Join(c.directory, "image.tar"), "example/tool:1")
 		case "snapshot diff":
 			c.must(t, "snapshot", "create", "box", "--name", "after")
 		case "files rm":
@@ -150,7 +150,7 @@ func TestExamplesOfTheHelp(t *testing.T) {
 			if strings.Contains(line, "|") {
 				command.Args[len(command.Args)-1] = line
 			}
-			command.Dir, command.Env = c.folder, c.env
+			command.Dir, command.Env = c.directory, c.env
 			goesOn := e.lasts && slices.ContainsFunc(endless, func(mark string) bool {
 				return strings.Contains(line, mark)
 			})
@@ -179,7 +179,7 @@ func TestExamplesOfTheHelp(t *testing.T) {
 		}
 	}
 	for _, sandbox := range s.Everything(t) {
-		if !lives.Final(sandbox.Status.State) && sandbox.Status.State != "Stopping" {
+		if !conformance.Final(sandbox.Status.State) && sandbox.Status.State != "Stopping" {
 			t.Errorf("%s is left %s", sandbox.Metadata["name"], sandbox.Status.State)
 		}
 	}
@@ -242,7 +242,7 @@ func (c *commandLine) examplesOf(t *testing.T, command string) []string {
 // saveImage writes an archive as docker save does.
 func saveImage(t *testing.T, file, reference string) {
 	t.Helper()
-	image, err := tarball.ImageFromPath(filepath.Join(onlocal.Archives(), "busybox.tar"), nil)
+	image, err := tarball.ImageFromPath(filepath.Join(localengine.Archives(), "busybox.tar"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -12,7 +12,7 @@ import (
 // works, or the error names what to type here.
 func TestHabits(t *testing.T) {
 	t.Parallel()
-	c := newCommandLine(t, start(t, lives.Plan{}).URL)
+	c := newCommandLine(t, start(t, conformance.Plan{}).URL)
 	c.must(t, "create", baseImage, "--name", "box", "-q")
 	for _, habit := range []struct {
 		line   string // of words without spaces

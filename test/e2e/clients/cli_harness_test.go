@@ -15,31 +15,31 @@ import (
 
 	"github.com/creack/pty"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 // commandLine runs the command line tool as people do: the program, with a service in its
 // environment.
 type commandLine struct {
-	program string
-	folder  string // where it runs
-	env     []string
+	program   string
+	directory string // where it runs
+	env       []string
 }
 
 func newCommandLine(t *testing.T, url string) *commandLine {
 	t.Helper()
 	return &commandLine{
-		program: lives.Build(t, "sandbox.internal/clients/cmd/sandbox"),
-		folder:  t.TempDir(),
-		env: append(os.Environ(), "SANDBOX_URL="+url, "SERVICE_API_KEY="+lives.AdminKey,
+		program:   conformance.Build(t, "sandbox.internal/clients/cmd/sandbox"),
+		directory: t.TempDir(),
+		env: append(os.Environ(), "SANDBOX_URL="+url, "SERVICE_API_KEY="+conformance.AdminKey,
 			"SANDBOX_CONTEXTS="+filepath.Join(t.TempDir(), "contexts.json"), "LC_ALL=C.UTF-8"),
 	}
 }
 
 func (c *commandLine) command(t *testing.T, args ...string) *exec.Cmd {
 	command := exec.CommandContext(t.Context(), c.program, args...)
-	command.Dir, command.Env = c.folder, c.env
+	command.Dir, command.Env = c.directory, c.env
 	return command
 }
 

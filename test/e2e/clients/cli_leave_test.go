@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -65,7 +65,7 @@ func TestLeaving(t *testing.T) {
 	for name, test := range leave {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCommandLine(t, start(t, lives.Plan{}).URL)
+			c := newCommandLine(t, start(t, conformance.Plan{}).URL)
 			s, output, _ := c.read(t, "run", "-q", busyboxImage, "--", "sh", "-c", prints)
 			if err := test.how(s, output); err != nil {
 				t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // cutter is a stable address of a service that comes and goes.
@@ -82,7 +82,7 @@ func (f *cutter) cut() {
 // service starts again.
 func TestCommandLineResumes(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	f := newCutter(t)
 	f.lead(s.URL)
 	c := newCommandLine(t, "http://"+f.Addr().String())

@@ -15,15 +15,15 @@ import (
 	"github.com/creack/pty"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Keys: []config.Key{
-		{Name: "u", SHA256: lives.Digest("key-of-a-user"), Role: "user"},
-		{Name: "v", SHA256: lives.Digest("key-of-a-viewer"), Role: "viewer"},
+	s := start(t, conformance.Plan{Keys: []config.Key{
+		{Name: "u", SHA256: conformance.Digest("key-of-a-user"), Role: "user"},
+		{Name: "v", SHA256: conformance.Digest("key-of-a-viewer"), Role: "viewer"},
 	}})
 	c := newCommandLine(t, s.URL)
 	box := strings.TrimSpace(c.must(t, "create", baseImage, "--name", "box", "-q"))
@@ -195,7 +195,7 @@ func TestCommandLine(t *testing.T) {
 		port.await(t, " port 8000")
 		url, _, _ := strings.Cut(port.text(), " ")
 		// Without its slash a directory is a redirection.
-		got := lives.Fetch(t, url+"/www")
+		got := conformance.Fetch(t, url+"/www")
 		if got.Status != http.StatusOK || !strings.Contains(got.Body, "hello") ||
 			got.Header.Get("Content-Security-Policy") != "" {
 			t.Errorf("status %d, headers %v: %s", got.Status, got.Header, got.Body)
@@ -268,8 +268,8 @@ func digestOf(t *testing.T, file string) [32]byte {
 // testCopies: a large file both ways, and a tree as files and as a tar stream.
 func testCopies(t *testing.T, c *commandLine) {
 	const size = 100 << 20
-	folder := t.TempDir()
-	large, back := filepath.Join(folder, "large"), filepath.Join(folder, "back")
+	directory := t.TempDir()
+	large, back := filepath.Join(directory, "large"), filepath.Join(directory, "back")
 	pattern := make([]byte, 1<<20)
 	for i := range pattern {
 		pattern[i] = byte(i * i >> 7)
@@ -297,7 +297,7 @@ func testCopies(t *testing.T, c *commandLine) {
 	}
 	c.must(t, "files", "rm", "box", "/tmp/large")
 
-	tree := filepath.Join(folder, "tree")
+	tree := filepath.Join(directory, "tree")
 	for name, text := range map[string]string{"a": "1", "b/c": "22", "b/d e": "", "b/ü": "4"} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(tree, name)), 0o755); err != nil {
 			t.Fatal(err)
@@ -306,7 +306,7 @@ func testCopies(t *testing.T, c *commandLine) {
 			t.Fatal(err)
 		}
 	}
-	for name, target := range map[string]string{"to c": "b/c", "b/up": "../a", "b/nowhere": "/no/such", "folder": "b"} {
+	for name, target := range map[string]string{"to c": "b/c", "b/up": "../a", "b/nowhere": "/no/such", "directory": "b"} {
 		if err := os.Symlink(target, filepath.Join(tree, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -320,9 +320,9 @@ func testCopies(t *testing.T, c *commandLine) {
 	if got := c.run(t, string(archive), "cp", "-", "box:/tmp/again"); got.code != 0 {
 		t.Fatalf("from a tar stream: %s", got.stderr)
 	}
-	c.must(t, "cp", "box:/tmp/again/tree", filepath.Join(folder, "copy"))
+	c.must(t, "cp", "box:/tmp/again/tree", filepath.Join(directory, "copy"))
 	if text, err := exec.CommandContext(t.Context(), "diff", "-r", "--no-dereference", tree,
-		filepath.Join(folder, "copy")).CombinedOutput(); err != nil {
+		filepath.Join(directory, "copy")).CombinedOutput(); err != nil {
 		t.Errorf("the tree came back changed: %v\n%s", err, text)
 	}
 	if got := c.must(t, "exec", "box", "readlink", "/tmp/again/tree/b/nowhere"); got != "/no/such\n" {
@@ -333,12 +333,12 @@ func testCopies(t *testing.T, c *commandLine) {
 	if got := c.must(t, "exec", "box", "sh", "-c", "readlink /tmp/link; cat /tmp/followed"); got != "b/c\n22" {
 		t.Errorf("the link, and what it leads to: %q", got)
 	}
-	c.must(t, "cp", "box:/tmp/link", filepath.Join(folder, "link"))
-	if target, err := os.Readlink(filepath.Join(folder, "link")); err != nil || target != "b/c" {
+	c.must(t, "cp", "box:/tmp/link", filepath.Join(directory, "link"))
+	if target, err := os.Readlink(filepath.Join(directory, "link")); err != nil || target != "b/c" {
 		t.Errorf("the link came back as %q, %v", target, err)
 	}
-	c.must(t, "cp", "-L", "box:/tmp/tree/to c", filepath.Join(folder, "text"))
-	if text, err := os.ReadFile(filepath.Join(folder, "text")); err != nil || string(text) != "22" {
+	c.must(t, "cp", "-L", "box:/tmp/tree/to c", filepath.Join(directory, "text"))
+	if text, err := os.ReadFile(filepath.Join(directory, "text")); err != nil || string(text) != "22" {
 		t.Errorf("the target of the link came as %q, %v", text, err)
 	}
 }
@@ -404,7 +404,7 @@ const classSettings = "[[runtime.classes]]\nname = \"chosen\"\nhandler = \"crun\
 // TestRuntimeClassOnTheCommandLine creates and lists by class.
 func TestRuntimeClassOnTheCommandLine(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Settings: classSettings})
+	s := start(t, conformance.Plan{Settings: classSettings})
 	c := newCommandLine(t, s.URL)
 	if got := c.must(t, "run", "-q", "--runtime-class", "chosen", busyboxImage, "--", "echo", "hello"); got != "hello\n" {
 		t.Errorf("run printed %q", got)

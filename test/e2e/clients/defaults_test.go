@@ -12,14 +12,14 @@ import (
 	"time"
 
 	sandbox "sandbox.internal/clients/go"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestOneSetOfDefaults creates a sandbox with nothing but what is needed through each surface: the
 // records are the same.
 func TestOneSetOfDefaults(t *testing.T) {
 	t.Parallel()
-	python, pythonFolder := pythonHere(t), lives.CopyOf(t, pythonClient)
+	python, pythonDirectory := pythonHere(t), conformance.CopyOf(t, pythonClient)
 	typescript, console := buildTypeScript(t), consoleSources(t)
 	idle := []any{"/opt/sandbox/execd-init", "idle"}
 	for name, c := range map[string]struct {
@@ -38,8 +38,8 @@ func TestOneSetOfDefaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, lives.Plan{Server: c.server, Settings: c.settings})
-			environment := append(s.Variables(), "PYTHONPATH="+filepath.Join(pythonFolder, "src"))
+			s := start(t, conformance.Plan{Server: c.server, Settings: c.settings})
+			environment := append(s.Variables(), "PYTHONPATH="+filepath.Join(pythonDirectory, "src"))
 			var words []string // what the user names, for a command line
 			if c.image != "" {
 				words = []string{c.image}
@@ -50,16 +50,16 @@ func TestOneSetOfDefaults(t *testing.T) {
 				"CLI": func() string { return newCommandLine(t, s.URL).must(t, append([]string{"create", "-q"}, words...)...) },
 				"MCP": func() string { return createdOverMCP(t, s, c.image) },
 				"Python": func() string {
-					return lives.Tool(t, pythonFolder, environment, python, "-c",
+					return conformance.Tool(t, pythonDirectory, environment, python, "-c",
 						"from sandboxes import Client\nwith Client() as client: print(client.create("+quoted+").id)")
 				},
 				"asyncio": func() string {
-					return lives.Tool(t, pythonFolder, environment, python, "-c", "import asyncio\nfrom sandboxes import AsyncClient\n"+
+					return conformance.Tool(t, pythonDirectory, environment, python, "-c", "import asyncio\nfrom sandboxes import AsyncClient\n"+
 						"async def main():\n async with AsyncClient() as client: print((await client.create("+quoted+")).id)\n"+
 						"asyncio.run(main())")
 				},
 				"TypeScript": func() string {
-					return lives.Tool(t, typescript, environment, "node", "--input-type=module", "-e",
+					return conformance.Tool(t, typescript, environment, "node", "--input-type=module", "-e",
 						`import { Client } from "@sandbox.internal/sdk"; console.log((await new Client().create(`+quoted+`)).id)`)
 				},
 				"console": func() string { return createdByTheConsole(t, s, console, c.image) },
@@ -95,7 +95,7 @@ func TestOneSetOfDefaults(t *testing.T) {
 func recordOf(t *testing.T, s *service, id string) map[string]any {
 	t.Helper()
 	info := s.Get(t, id)
-	record, err := lives.Decode[map[string]any](s.Send(t, http.MethodGet, "/v1/sandboxes/"+id, ""))
+	record, err := conformance.Decode[map[string]any](s.Send(t, http.MethodGet, "/v1/sandboxes/"+id, ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func quotedAll(words []string) (quoted []string) {
 
 func createdInGo(t *testing.T, s *service, image string) string {
 	t.Helper()
-	client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: lives.AdminKey})
+	client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: conformance.AdminKey})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,35 +138,35 @@ func createdOverMCP(t *testing.T, s *service, image string) string {
 	if image != "" {
 		arguments["image"] = image
 	}
-	text := overHTTP(t, s.URL, lives.AdminKey).call("create_sandbox", arguments)
+	text := overHTTP(t, s.URL, conformance.AdminKey).call("create_sandbox", arguments)
 	id, _, _ := strings.Cut(strings.TrimPrefix(text, "id: "), "\n")
 	return id
 }
 
-// consoleSources returns a folder with the sources of the console, and what they import.
+// consoleSources returns a directory with the sources of the console, and what they import.
 func consoleSources(t *testing.T) string {
 	t.Helper()
-	folder := lives.CopyOf(t, "../../../server/console/web")
-	packages := lives.NodePackages(t, "server/console/web")
-	if err := os.Symlink(packages, filepath.Join(folder, "node_modules")); err != nil {
+	directory := conformance.CopyOf(t, "../../../server/console/web")
+	packages := conformance.NodePackages(t, "server/console/web")
+	if err := os.Symlink(packages, filepath.Join(directory, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	return folder
+	return directory
 }
 
 // createdByTheConsole sends what the console's form sends when nothing but the image is typed into
 // it.
 func createdByTheConsole(t *testing.T, s *service, sources, image string) string {
 	t.Helper()
-	version, err := lives.Decode[map[string]any](s.Send(t, http.MethodGet, "/v1/version", ""))
+	version, err := conformance.Decode[map[string]any](s.Send(t, http.MethodGet, "/v1/version", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := lastLine(lives.Tool(t, sources, nil, "node", "--input-type=module", "-e", fmt.Sprintf(`
+	body := lastLine(conformance.Tool(t, sources, nil, "node", "--input-type=module", "-e", fmt.Sprintf(`
 globalThis.addEventListener = () => {}; // a module of the page listens to its window
 const { bodyOf } = await import("./src/create.js");
 const elements = new Proxy({}, { get: (_, name) => ({ value: name === "uri" ? %q : "", checked: false }) });
-console.log(JSON.stringify(bodyOf({ elements }, %s)));`, image, lives.Encode(t, version["defaults"]))))
+console.log(JSON.stringify(bodyOf({ elements }, %s)));`, image, conformance.Encode(t, version["defaults"]))))
 	answer := s.Send(t, http.MethodPost, "/v1/sandboxes", body)
 	var created struct{ ID string }
 	if err := json.Unmarshal([]byte(answer.Body), &created); err != nil || created.ID == "" {

@@ -14,19 +14,20 @@ import (
 	"testing"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/e2b.md")
 
-// e2bFolder returns a folder with the programs of the folder e2b and the packages that they use.
-func e2bFolder(t *testing.T) string {
+// e2bDirectory returns a directory with the programs of the directory e2b and the packages that
+// they use.
+func e2bDirectory(t *testing.T) string {
 	t.Helper()
-	packages, folder := lives.NodePackages(t, "test/e2e/clients/e2b"), lives.CopyOf(t, "e2b")
-	if err := os.Symlink(packages, filepath.Join(folder, "node_modules")); err != nil {
+	packages, directory := conformance.NodePackages(t, "test/e2e/clients/e2b"), conformance.CopyOf(t, "e2b")
+	if err := os.Symlink(packages, filepath.Join(directory, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	return folder
+	return directory
 }
 
 // e2bService returns a service for clients of E2B, with the hosts of its sandboxes, and the
@@ -36,8 +37,8 @@ func e2bService(t *testing.T) (s *service, byURL, byHosts []string) {
 	// Some clients accept keys of this form alone.
 	const key = "e2b_0123456789abcdef0123456789abcdef"
 	digest := sha256.Sum256([]byte(key))
-	hosts := lives.NewHosts(t, "sandbox.test")
-	s = startWithPython(t, lives.Plan{
+	hosts := conformance.NewHosts(t, "sandbox.test")
+	s = startWithPython(t, conformance.Plan{
 		Server:   fmt.Sprintf("compatibility = [\"e2b\", \"opensandbox\"]\ndefault_image = %q", pythonImage),
 		Keys:     []config.Key{{Name: "agent", SHA256: hex.EncodeToString(digest[:]), Role: config.RoleUser}},
 		Settings: fmt.Sprintf("[e2b]\ndomain = %q\n[egress]\nimage = %q\n", hosts.Domain, egressImage),
@@ -53,10 +54,10 @@ func e2bService(t *testing.T) (s *service, byURL, byHosts []string) {
 // e2bCalls are what one client did: for each call of it, in order, what came of it.
 type e2bCalls []struct{ Call, Result string }
 
-// e2bRun runs a program of the folder e2b with a client, and returns what the client did.
+// e2bRun runs a program of the directory e2b with a client, and returns what the client did.
 func e2bRun(t *testing.T, environment []string, program, name string) (calls e2bCalls) {
 	t.Helper()
-	printed := lives.Tool(t, e2bFolder(t), environment, "node", program, name)
+	printed := conformance.Tool(t, e2bDirectory(t), environment, "node", program, name)
 	before, results, found := strings.Cut(printed, "RESULTS ")
 	t.Log(before)
 	if !found || json.Unmarshal([]byte(results), &calls) != nil || len(calls) == 0 {
@@ -154,7 +155,7 @@ func TestE2BHosts(t *testing.T) {
 	_, _, byHosts := e2bService(t)
 	for _, name := range []string{"e2b-2.51.0", "e2b-2.6.4"} {
 		t.Run(name, func(t *testing.T) {
-			t.Log(lives.Tool(t, e2bFolder(t), byHosts, "node", "hosts.mjs", name))
+			t.Log(conformance.Tool(t, e2bDirectory(t), byHosts, "node", "hosts.mjs", name))
 		})
 	}
 }
@@ -165,7 +166,7 @@ func TestE2BFrameworks(t *testing.T) {
 	_, byURL, _ := e2bService(t)
 	for _, program := range []string{"computesdk.mjs"} {
 		t.Run(program, func(t *testing.T) {
-			t.Log(lives.Tool(t, e2bFolder(t), byURL, "node", program))
+			t.Log(conformance.Tool(t, e2bDirectory(t), byURL, "node", program))
 		})
 	}
 }

@@ -13,28 +13,28 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestTypeScriptClient compiles clients/typescript with every strictness that there is, its
 // examples and its tests too, and runs them against a service.
 func TestTypeScriptClient(t *testing.T) {
 	t.Parallel()
-	folder := buildTypeScript(t)
-	s := startWithPython(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+	directory := buildTypeScript(t)
+	s := startWithPython(t, conformance.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	environment := append(s.Variables(), "SANDBOX_IMAGE="+busyboxImage,
 		"SANDBOX_CODE_IMAGE="+pythonImage)
 	for _, name := range []string{"unit/http", "unit/sse", "unit/readme", "live/life", "live/inside", "live/cuts",
 		"live/terminals", "live/code", "live/network", "live/examples"} {
 		t.Run(name, func(t *testing.T) {
-			t.Log(lives.Tool(t, folder, environment, "node", "--test", "build/test/"+name+".test.js"))
+			t.Log(conformance.Tool(t, directory, environment, "node", "--test", "build/test/"+name+".test.js"))
 		})
 	}
-	t.Run("live/restart", func(t *testing.T) { restartUnder(t, s, folder, environment) })
+	t.Run("live/restart", func(t *testing.T) { restartUnder(t, s, directory, environment) })
 }
 
 // restartUnder runs a test of the client that asks for restarts of its service.
-func restartUnder(t *testing.T, s *service, folder string, environment []string) {
+func restartUnder(t *testing.T, s *service, directory string, environment []string) {
 	asked, restarted := make(chan struct{}), make(chan string)
 	control := httptest.NewServer(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +53,7 @@ func restartUnder(t *testing.T, s *service, folder string, environment []string)
 		defer close(done)
 		command := exec.CommandContext(t.Context(), "node", "--test",
 			"build/test/live/restart.test.js")
-		command.Dir, command.WaitDelay = folder, time.Minute
+		command.Dir, command.WaitDelay = directory, time.Minute
 		command.Env = append(append(os.Environ(), environment...), "RESTART_URL="+control.URL)
 		output, err = command.CombinedOutput()
 	}()
@@ -77,14 +77,14 @@ func restartUnder(t *testing.T, s *service, folder string, environment []string)
 // generate.
 func TestTypeScriptTypesAreCurrent(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	lives.Script(t, "typescript.sh", folder)
+	directory := t.TempDir()
+	conformance.Script(t, "typescript.sh", directory)
 	for _, name := range []string{"lifecycle", "execd"} {
 		// The go command repeats its cached result until a file that the test read changes.
-		if _, err := os.Stat(filepath.Join(lives.Root(t), "openapi", name+".yaml")); err != nil {
+		if _, err := os.Stat(filepath.Join(conformance.Root(t), "openapi", name+".yaml")); err != nil {
 			t.Fatal(err)
 		}
-		generated, err := os.ReadFile(filepath.Join(folder, name+".ts"))
+		generated, err := os.ReadFile(filepath.Join(directory, name+".ts"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,13 +102,13 @@ func TestTypeScriptTypesAreCurrent(t *testing.T) {
 // typeScript is the TypeScript client.
 const typeScript = "../../../clients/typescript"
 
-// buildTypeScript compiles the TypeScript client in a folder of its own, as it is packed for its
+// buildTypeScript compiles the TypeScript client in a directory of its own, as it is packed for its
 // users: its tests, its examples and the code of its README import it by its name.
 func buildTypeScript(t *testing.T) string {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	for _, name := range []string{"src", "test", "examples"} {
-		if err := os.CopyFS(filepath.Join(folder, name),
+		if err := os.CopyFS(filepath.Join(directory, name),
 			os.DirFS(filepath.Join(typeScript, name))); err != nil {
 			t.Fatal(err)
 		}
@@ -118,32 +118,32 @@ func buildTypeScript(t *testing.T) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lives.Write(t, folder, name, string(content))
+		conformance.Write(t, directory, name, string(content))
 	}
 	var readme strings.Builder
-	for _, rest := range strings.Split(lives.ReadPage(t, "clients/typescript/README.md"), "```ts\n")[1:] {
+	for _, rest := range strings.Split(conformance.ReadPage(t, "clients/typescript/README.md"), "```ts\n")[1:] {
 		block, _, _ := strings.Cut(rest, "```")
 		readme.WriteString(block)
 	}
-	lives.Write(t, filepath.Join(folder, "examples"), "readme.ts", readme.String())
-	if err := os.Symlink(lives.NodePackages(t, "clients/typescript"), filepath.Join(folder, "node_modules")); err != nil {
+	conformance.Write(t, filepath.Join(directory, "examples"), "readme.ts", readme.String())
+	if err := os.Symlink(conformance.NodePackages(t, "clients/typescript"), filepath.Join(directory, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	lives.Tool(t, folder, nil, "node_modules/.bin/tsc", "-p", ".")
-	lives.Tool(t, folder, nil, "node_modules/.bin/tsc", "-p", "test")
-	return folder
+	conformance.Tool(t, directory, nil, "node_modules/.bin/tsc", "-p", ".")
+	conformance.Tool(t, directory, nil, "node_modules/.bin/tsc", "-p", "test")
+	return directory
 }
 
 // TestOgenClient does the same in Go with ogen: a second opinion on what the contracts say, beside
 // the generator that the service is made with.
 func TestOgenClient(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	folder := lives.CopyOf(t, "ogen")
+	s := start(t, conformance.Plan{})
+	directory := conformance.CopyOf(t, "ogen")
 	for _, name := range []string{"lifecycle", "execd"} {
-		lives.Tool(t, folder, nil, "go", "tool", "ogen", "--clean", "--package", name, "--target", name,
-			filepath.Join(lives.Root(t), "openapi", name+".yaml"))
+		conformance.Tool(t, directory, nil, "go", "tool", "ogen", "--clean", "--package", name, "--target", name,
+			filepath.Join(conformance.Root(t), "openapi", name+".yaml"))
 	}
-	// Trimmed paths make the build cache valid for every temporary folder.
-	t.Log(lives.Tool(t, folder, s.Variables(), "go", "run", "-trimpath", ".", busyboxImage))
+	// Trimmed paths make the build cache valid for every temporary directory.
+	t.Log(conformance.Tool(t, directory, s.Variables(), "go", "run", "-trimpath", ".", busyboxImage))
 }

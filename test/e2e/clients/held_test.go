@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // heldRefused are the behaviours of the program held.mjs that the service refuses, as docs/e2b.md
@@ -29,7 +29,7 @@ func TestE2BHeldOut(t *testing.T) {
 	}
 	var seen int
 	var refused []string
-	for line := range strings.Lines(lives.Tool(t, e2bFolder(t), environment, "node", "held.mjs")) {
+	for line := range strings.Lines(conformance.Tool(t, e2bDirectory(t), environment, "node", "held.mjs")) {
 		var one struct{ Name, Result, Detail string }
 		if json.Unmarshal([]byte(line), &one) != nil {
 			t.Errorf("the program printed %q", line)

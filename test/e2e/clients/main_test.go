@@ -10,15 +10,15 @@ import (
 
 	"go.uber.org/goleak"
 
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 )
 
 const (
-	egressImage  = onlocal.EgressImage
-	busyboxImage = onlocal.BusyboxImage
-	baseImage    = onlocal.BaseImage
-	pythonImage  = onlocal.PythonImage
+	egressImage  = localengine.EgressImage
+	busyboxImage = localengine.BusyboxImage
+	baseImage    = localengine.BaseImage
+	pythonImage  = localengine.PythonImage
 )
 
 func TestMain(m *testing.M) {
@@ -28,26 +28,26 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		onlocal.Remove()
-		lives.RemoveBuilt()
+		localengine.Remove()
+		conformance.RemoveBuilt()
 		os.Exit(code)
 	}))
 }
 
 // service is a lifecycle service under test.
-type service struct{ *lives.Service }
+type service struct{ *conformance.Service }
 
 // start returns a running service. At the end of the test everything that it has made is deleted
 // through it, and must be gone.
-func start(t *testing.T, p lives.Plan) *service {
+func start(t *testing.T, p conformance.Plan) *service {
 	t.Helper()
-	return &service{lives.Start(t, onlocal.New("crun").Backend(), p)}
+	return &service{conformance.Start(t, localengine.New("crun").Backend(), p)}
 }
 
 // startWithPython returns a service that has pythonImage.
-func startWithPython(t *testing.T, p lives.Plan) *service {
+func startWithPython(t *testing.T, p conformance.Plan) *service {
 	t.Helper()
-	on := onlocal.New("crun")
+	on := localengine.New("crun")
 	on.Python = true
-	return &service{lives.Start(t, on.Backend(), p)}
+	return &service{conformance.Start(t, on.Backend(), p)}
 }

@@ -17,7 +17,7 @@ import (
 
 	sandbox "sandbox.internal/clients/go"
 	"sandbox.internal/server/mcphttp"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -34,20 +34,20 @@ type agent struct {
 }
 
 // ping sends a message as any program could.
-func ping(t *testing.T, url, key string, headers ...string) lives.Answer {
+func ping(t *testing.T, url, key string, headers ...string) conformance.Answer {
 	t.Helper()
 	return post(t, url, key, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, headers...)
 }
 
 // post sends a message. Headers are pairs of name and value.
-func post(t *testing.T, url, key, message string, headers ...string) lives.Answer {
+func post(t *testing.T, url, key, message string, headers ...string) conformance.Answer {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+mcphttp.Path,
 		strings.NewReader(message))
 	if err != nil {
 		t.Fatal(err)
 	}
-	headers = append(headers, lives.KeyHeader, key, "Content-Type", "application/json",
+	headers = append(headers, conformance.KeyHeader, key, "Content-Type", "application/json",
 		"Accept", "application/json, text/event-stream")
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
@@ -61,13 +61,13 @@ func post(t *testing.T, url, key, message string, headers ...string) lives.Answe
 	if err != nil {
 		t.Fatal(err)
 	}
-	return lives.Answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}
+	return conformance.Answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}
 }
 
 // awaitProcess waits until a process with that command line runs in a sandbox, or does not.
 func awaitProcess(t *testing.T, s *service, id, line string, want bool) {
 	t.Helper()
-	client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: lives.AdminKey})
+	client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: conformance.AdminKey})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func (k *keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	context.AfterFunc(k.ctx, cancel)
 	r = r.Clone(ctx)
-	r.Header.Set(lives.KeyHeader, k.key)
+	r.Header.Set(conformance.KeyHeader, k.key)
 	return k.base.RoundTrip(r)
 }
 

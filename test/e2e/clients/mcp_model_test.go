@@ -15,7 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -38,10 +38,10 @@ type task struct {
 func TestModelKnowsToolsAlone(t *testing.T) {
 	t.Parallel()
 	const user = "the-key-of-a-user-of-this-test-xx"
-	s := startWithPython(t, lives.Plan{Keys: []config.Key{
+	s := startWithPython(t, conformance.Plan{Keys: []config.Key{
 		{Name: "user", SHA256: digest(user), Role: config.RoleUser},
 	}})
-	m := newModel(t, overHTTP(t, s.URL, lives.AdminKey))
+	m := newModel(t, overHTTP(t, s.URL, conformance.AdminKey))
 	if list := toolsOf(t, overHTTP(t, s.URL, user)); strings.Contains(list, pythonImage) {
 		t.Error("a key that may not list images gets them with the tools")
 	}

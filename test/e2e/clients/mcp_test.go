@@ -16,7 +16,7 @@ import (
 	sandbox "sandbox.internal/clients/go"
 	server "sandbox.internal/clients/mcp"
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -28,14 +28,14 @@ func TestMCP(t *testing.T) {
 		bob    = "the-key-of-bob-of-these-tests-xxx"
 		viewer = "the-key-of-a-viewer-of-these-tests"
 	)
-	s := startWithPython(t, lives.Plan{Keys: []config.Key{
+	s := startWithPython(t, conformance.Plan{Keys: []config.Key{
 		{Name: "alice", SHA256: digest(alice), Role: config.RoleUser},
 		{Name: "bob", SHA256: digest(bob), Role: config.RoleUser},
 		{Name: "viewer", SHA256: digest(viewer), Role: config.RoleViewer},
 	}})
 	a := overHTTP(t, s.URL, alice)
 	id := a.create(busyboxImage)
-	prints := s.As(t, alice).Running(t, lives.Request(baseImage, "sh", "-c", "echo said by the program; exec sleep 1000"))
+	prints := s.As(t, alice).Running(t, conformance.Request(baseImage, "sh", "-c", "echo said by the program; exec sleep 1000"))
 	t.Run("tools", func(t *testing.T) { testTools(t, a, id, prints) })
 	t.Run("images", func(t *testing.T) { testImages(t, a) })
 	t.Run("checkpoints", func(t *testing.T) { testCheckpoints(t, a) })
@@ -57,14 +57,14 @@ func TestMCP(t *testing.T) {
 		testLeave(t, s, overHTTP(t, s.URL, alice), id, "sleep 4712", true)
 	})
 	t.Run("browsers and strangers", func(t *testing.T) {
-		if got := ping(t, s.URL, lives.AdminKey); got.Status != http.StatusOK {
+		if got := ping(t, s.URL, conformance.AdminKey); got.Status != http.StatusOK {
 			t.Errorf("a program: %s", got)
 		}
 		for _, header := range []string{"Origin", "Sec-Fetch-Site"} {
-			lives.WantProblem(t, ping(t, s.URL, lives.AdminKey, header, s.URL),
+			conformance.WantProblem(t, ping(t, s.URL, conformance.AdminKey, header, s.URL),
 				http.StatusForbidden, "FORBIDDEN", header)
 		}
-		lives.WantProblem(t, ping(t, s.URL, "wrong"), http.StatusUnauthorized, "UNAUTHORIZED")
+		conformance.WantProblem(t, ping(t, s.URL, "wrong"), http.StatusUnauthorized, "UNAUTHORIZED")
 	})
 	if text := a.call("delete_sandbox", map[string]any{"sandbox": id}); text != "deleted" {
 		t.Error(text)
@@ -80,7 +80,7 @@ func testEarlierProtocol(t *testing.T, s *service, id, key string) {
 		t.Fatalf("%s", hello)
 	}
 	headers := []string{"Mcp-Session-Id", session, "MCP-Protocol-Version", "2025-06-18"}
-	send := func(message string) lives.Answer { return post(t, s.URL, key, message, headers...) }
+	send := func(message string) conformance.Answer { return post(t, s.URL, key, message, headers...) }
 	got := send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	if got.Status != http.StatusAccepted {
 		t.Errorf("%s", got)
@@ -90,7 +90,7 @@ func testEarlierProtocol(t *testing.T, s *service, id, key string) {
 		t.Errorf("%s", got)
 	}
 	const marker = "sleep 4713"
-	over := make(chan lives.Answer, 1)
+	over := make(chan conformance.Answer, 1)
 	go func() {
 		over <- send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_command",
 			"arguments":{"sandbox":"` + id + `","command":"` + marker + `"}}}`)
@@ -161,11 +161,11 @@ func testImages(t *testing.T, a *agent) {
 // TestMCPOverStdio drives the tools as `sandbox mcp` serves them, on a service without /mcp.
 func TestMCPOverStdio(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Server: "mcp = false"})
-	if got := ping(t, s.URL, lives.AdminKey); got.Status != http.StatusNotFound {
+	s := start(t, conformance.Plan{Server: "mcp = false"})
+	if got := ping(t, s.URL, conformance.AdminKey); got.Status != http.StatusNotFound {
 		t.Errorf("%s", got)
 	}
-	client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: lives.AdminKey})
+	client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: conformance.AdminKey})
 	if err != nil {
 		t.Fatal(err)
 	}

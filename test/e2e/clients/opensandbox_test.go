@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -16,27 +16,27 @@ import (
 // as npm has it.
 func TestOpenSandboxClient(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Server: `compatibility = ["opensandbox"]`,
+	s := start(t, conformance.Plan{Server: `compatibility = ["opensandbox"]`,
 		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
-	folder := lives.CopyOf(t, "opensandbox")
-	packages := lives.NodePackages(t, "test/e2e/clients/opensandbox")
-	if err := os.Symlink(packages, filepath.Join(folder, "node_modules")); err != nil {
+	directory := conformance.CopyOf(t, "opensandbox")
+	packages := conformance.NodePackages(t, "test/e2e/clients/opensandbox")
+	if err := os.Symlink(packages, filepath.Join(directory, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
-	t.Log(lives.Tool(t, folder, []string{
-		"OPEN_SANDBOX_DOMAIN=" + strings.TrimPrefix(s.URL, "http://"), "OPEN_SANDBOX_API_KEY=" + lives.AdminKey,
+	t.Log(conformance.Tool(t, directory, []string{
+		"OPEN_SANDBOX_DOMAIN=" + strings.TrimPrefix(s.URL, "http://"), "OPEN_SANDBOX_API_KEY=" + conformance.AdminKey,
 	}, "node", "main.mjs", busyboxImage))
 }
 
 // TestOpenSandboxIsOff: without the setting its clients have no key.
 func TestOpenSandboxIsOff(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, conformance.Plan{})
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/v1/sandboxes", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header.Set("OPEN-SANDBOX-API-KEY", lives.AdminKey)
+	request.Header.Set("OPEN-SANDBOX-API-KEY", conformance.AdminKey)
 	response, err := wait.Client().Do(request)
 	if err != nil {
 		t.Fatal(err)

@@ -5,21 +5,21 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestPythonClientProxies runs the tests of the Python client that need a proxy, of both faces.
 func TestPythonClientProxies(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
-	python, folder := lives.Script(t, "python.sh"), lives.CopyOf(t, "../../../clients/python")
+	s := start(t, conformance.Plan{})
+	python, directory := conformance.Script(t, "python.sh"), conformance.CopyOf(t, "../../../clients/python")
 	environment := append(s.Variables(), "SANDBOX_URL="+s.URL, "SANDBOX_IMAGE="+busyboxImage,
-		"PYTHONPATH="+filepath.Join(folder, "src"))
-	environment = append(environment, lives.Forward(t, s.URL)...)
+		"PYTHONPATH="+filepath.Join(directory, "src"))
+	environment = append(environment, conformance.Forward(t, s.URL)...)
 	for _, module := range []string{"tests.test_proxy", "tests.test_async_proxy", "tests.test_sync_proxy"} {
 		t.Run(module, func(t *testing.T) {
 			t.Parallel()
-			t.Log(lives.Tool(t, folder, environment, python, "-m", "unittest", "--verbose", module))
+			t.Log(conformance.Tool(t, directory, environment, python, "-m", "unittest", "--verbose", module))
 		})
 	}
 }
@@ -27,9 +27,9 @@ func TestPythonClientProxies(t *testing.T) {
 // TestTypeScriptClientProxies runs those of the TypeScript client.
 func TestTypeScriptClientProxies(t *testing.T) {
 	t.Parallel()
-	s, folder := start(t, lives.Plan{}), buildTypeScript(t)
+	s, directory := start(t, conformance.Plan{}), buildTypeScript(t)
 	environment := append(s.Variables(), "SANDBOX_IMAGE="+busyboxImage, "SANDBOX_CODE_IMAGE="+pythonImage)
-	environment = append(environment, lives.Forward(t, s.URL)...)
+	environment = append(environment, conformance.Forward(t, s.URL)...)
 	for _, variable := range environment {
 		if file, found := strings.CutPrefix(variable, "PROXY_CA="); found {
 			environment = append(environment, "NODE_EXTRA_CA_CERTS="+file)
@@ -38,7 +38,7 @@ func TestTypeScriptClientProxies(t *testing.T) {
 	for _, name := range []string{"unit/proxy", "live/proxy"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			t.Log(lives.Tool(t, folder, environment, "node", "--test", "build/test/"+name+".test.js"))
+			t.Log(conformance.Tool(t, directory, environment, "node", "--test", "build/test/"+name+".test.js"))
 		})
 	}
 }

@@ -15,12 +15,12 @@ import (
 	"testing"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 const (
-	pythonClient  = "../../../clients/python"
-	exampleFolder = "../../../examples"
+	pythonClient     = "../../../clients/python"
+	exampleDirectory = "../../../examples"
 )
 
 // TestPythonClient runs the tests of the Python client, of each face in a process of its own, its
@@ -28,30 +28,30 @@ const (
 func TestPythonClient(t *testing.T) {
 	t.Parallel()
 	slow := &config.RateLimit{RequestsPerSecond: 1, Burst: 1}
-	s := startWithPython(t, lives.Plan{
+	s := startWithPython(t, conformance.Plan{
 		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage),
 		Keys: []config.Key{ // one for each face
-			{Name: "viewer", SHA256: lives.Digest(lives.ViewerKey), Role: config.RoleViewer, RateLimit: slow},
-			{Name: "slow", SHA256: lives.Digest(lives.SlowKey), Role: config.RoleViewer, RateLimit: slow},
+			{Name: "viewer", SHA256: conformance.Digest(conformance.ViewerKey), Role: config.RoleViewer, RateLimit: slow},
+			{Name: "slow", SHA256: conformance.Digest(conformance.SlowKey), Role: config.RoleViewer, RateLimit: slow},
 		},
 	})
-	python, folder := pythonHere(t), lives.CopyOf(t, pythonClient)
+	python, directory := pythonHere(t), conformance.CopyOf(t, pythonClient)
 	environment := append(s.Variables(), "SANDBOX_URL="+s.URL, "SANDBOX_IMAGE="+busyboxImage,
-		"SANDBOX_CODE_IMAGE="+pythonImage, "PYTHONPATH="+filepath.Join(folder, "src"))
+		"SANDBOX_CODE_IMAGE="+pythonImage, "PYTHONPATH="+filepath.Join(directory, "src"))
 	environment = append(environment, overTLS(t, s.URL)...)
 
 	tests := func(viewer string, modules ...string) func(t *testing.T) {
 		return func(t *testing.T) {
 			t.Parallel()
 			variables := append(slices.Clone(environment), "SANDBOX_VIEWER_KEY="+viewer)
-			t.Log(lives.Tool(t, folder, variables, python,
+			t.Log(conformance.Tool(t, directory, variables, python,
 				append([]string{"-m", "unittest", "--verbose"}, modules...)...))
 		}
 	}
 	t.Run("pure", tests("", "tests.test_pure"))
-	t.Run("asynchronous", tests(lives.ViewerKey,
+	t.Run("asynchronous", tests(conformance.ViewerKey,
 		"tests.test_async_life", "tests.test_async_inside", "tests.test_async_cuts"))
-	t.Run("synchronous", tests(lives.SlowKey,
+	t.Run("synchronous", tests(conformance.SlowKey,
 		"tests.test_sync_life", "tests.test_sync_inside", "tests.test_sync_cuts"))
 
 	for name, example := range map[string]struct{ image, prints string }{
@@ -61,8 +61,8 @@ func TestPythonClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			script := filepath.Join(folder, "examples", name)
-			out := lives.Tool(t, t.TempDir(), environment, python, script, example.image)
+			script := filepath.Join(directory, "examples", name)
+			out := conformance.Tool(t, t.TempDir(), environment, python, script, example.image)
 			if !strings.Contains(out, example.prints) {
 				t.Errorf("the example prints %q and not %q", out, example.prints)
 			}
@@ -71,7 +71,7 @@ func TestPythonClient(t *testing.T) {
 	t.Run("README", func(t *testing.T) {
 		t.Parallel()
 		for _, block := range pythonBlocks(t) {
-			t.Log(lives.Tool(t, folder, environment, python, "-c", block))
+			t.Log(conformance.Tool(t, directory, environment, python, "-c", block))
 		}
 	})
 }
@@ -126,24 +126,24 @@ func pythonBlocks(t *testing.T) (blocks []string) {
 // what is Python in examples/.
 func TestPythonClientTypes(t *testing.T) {
 	t.Parallel()
-	folder := lives.CopyOf(t, pythonClient)
-	if err := os.CopyFS(filepath.Join(folder, "examples/whole"), os.DirFS(exampleFolder)); err != nil {
+	directory := conformance.CopyOf(t, pythonClient)
+	if err := os.CopyFS(filepath.Join(directory, "examples/whole"), os.DirFS(exampleDirectory)); err != nil {
 		t.Fatal(err)
 	}
-	packages := lives.NodePackages(t, "test/e2e/clients/python")
+	packages := conformance.NodePackages(t, "test/e2e/clients/python")
 	checker := filepath.Join(packages, "pyright", "index.js")
-	t.Log(lives.Tool(t, folder, nil, "node", checker, "--pythonpath", pythonHere(t)))
+	t.Log(conformance.Tool(t, directory, nil, "node", checker, "--pythonpath", pythonHere(t)))
 }
 
 // TestPythonClientPackage builds the package of the Python client without a network, and imports
 // it.
 func TestPythonClientPackage(t *testing.T) {
 	t.Parallel()
-	python, folder := pythonHere(t), lives.CopyOf(t, pythonClient)
-	wheel := lastLine(lives.Tool(t, folder, nil, python, "-c",
+	python, directory := pythonHere(t), conformance.CopyOf(t, pythonClient)
+	wheel := lastLine(conformance.Tool(t, directory, nil, python, "-c",
 		"from setuptools import build_meta; print(build_meta.build_wheel('.'))"))
-	environment := []string{"PYTHONPATH=" + filepath.Join(folder, wheel)}
-	t.Log(lives.Tool(t, t.TempDir(), environment, python, "-c", `
+	environment := []string{"PYTHONPATH=" + filepath.Join(directory, wheel)}
+	t.Log(conformance.Tool(t, t.TempDir(), environment, python, "-c", `
 import importlib.resources, sandboxes
 assert ".whl" in sandboxes.__file__, sandboxes.__file__
 assert (importlib.resources.files(sandboxes) / "py.typed").is_file()
@@ -155,7 +155,7 @@ for name in sandboxes.__all__:
 // pythonHere is a Python that the client supports.
 func pythonHere(t *testing.T) string {
 	t.Helper()
-	return lives.Script(t, "python.sh")
+	return conformance.Script(t, "python.sh")
 }
 
 // lastLine is what a script of ours answers.

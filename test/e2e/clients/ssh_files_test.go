@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 func sshSFTP(t *testing.T, c *sshClient) {
-	lives.Write(t, c.folder, "note", "hello\n")
-	lives.Write(t, c.folder, "longer", "hello\nworld\n")
+	conformance.Write(t, c.directory, "note", "hello\n")
+	conformance.Write(t, c.directory, "longer", "hello\nworld\n")
 	c.inside(t, "mkdir /tmp/full && touch /tmp/full/file && echo 'someone:x:4321:4321::/:/bin/sh' >>/etc/passwd && echo 'some:x:4322:' >>/etc/group")
 	batch := strings.Join([]string{
 		"mkdir /tmp/d", "cd /tmp/d", "put note a", "put note b", "chmod 600 a", "rename a b", "-mkdir /tmp/d", "ln -s b link", "ln b hard",
@@ -40,7 +40,7 @@ func sshSFTP(t *testing.T, c *sshClient) {
 		t.Errorf("of six commands that must fail the messages are: %s", got.stderr)
 	}
 	for file, want := range map[string]string{"linked": "hello\n", "part": "hello\nworld\n"} {
-		if content, err := os.ReadFile(filepath.Join(c.folder, file)); err != nil || string(content) != want {
+		if content, err := os.ReadFile(filepath.Join(c.directory, file)); err != nil || string(content) != want {
 			t.Errorf("%s is %q, %v", file, content, err)
 		}
 	}
@@ -51,7 +51,7 @@ func sshSFTP(t *testing.T, c *sshClient) {
 
 func sshFiles(t *testing.T, c *sshClient) {
 	random := randomBytes(t, 9<<20+7)
-	source, back := filepath.Join(c.folder, "source"), filepath.Join(c.folder, "back")
+	source, back := filepath.Join(c.directory, "source"), filepath.Join(c.directory, "back")
 	if err := os.WriteFile(source, random, 0o750); err != nil { //nolint:gosec // a mode to be copied
 		t.Fatal(err)
 	}
@@ -94,16 +94,16 @@ var oddNames = []string{"plain", "a b", "quote'", `double"`, `back\slash`, "new\
 
 // sshDirectories copies a directory whose files have odd names, there and back.
 func sshDirectories(t *testing.T, c *sshClient) {
-	tree := filepath.Join(c.folder, "tree")
+	tree := filepath.Join(c.directory, "tree")
 	if err := os.MkdirAll(filepath.Join(tree, "deep", "er"), 0o755); err != nil { //nolint:gosec // a mode to be copied
 		t.Fatal(err)
 	}
 	for _, name := range oddNames {
-		lives.Write(t, filepath.Join(tree, "deep"), name, "content of "+name)
+		conformance.Write(t, filepath.Join(tree, "deep"), name, "content of "+name)
 	}
 	c.succeed(t, "", "scp", "-r", tree, c.host+":/tmp")
 	c.succeed(t, "", "scp", "-r", c.host+":/tmp/tree", "fetched")
-	entries, err := os.ReadDir(filepath.Join(c.folder, "fetched", "deep"))
+	entries, err := os.ReadDir(filepath.Join(c.directory, "fetched", "deep"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func sshDirectories(t *testing.T, c *sshClient) {
 		if entry.IsDir() {
 			continue
 		}
-		content, err := os.ReadFile(filepath.Join(c.folder, "fetched", "deep", entry.Name()))
+		content, err := os.ReadFile(filepath.Join(c.directory, "fetched", "deep", entry.Name()))
 		if err != nil || string(content) != "content of "+entry.Name() {
 			t.Errorf("%q has %q, %v", entry.Name(), content, err)
 		}
@@ -133,10 +133,10 @@ func sshLinks(t *testing.T, c *sshClient) {
 	if got := c.succeed(t, "get /tmp/l/other/way/up up\ncd /tmp/l/other/way\nls -l\n", "sftp", "-b", "-", c.host); !strings.Contains(got, " up\n") {
 		t.Errorf("the list is %q", got)
 	}
-	if content, err := os.ReadFile(filepath.Join(c.folder, "up")); err != nil || string(content) != "right\n" {
+	if content, err := os.ReadFile(filepath.Join(c.directory, "up")); err != nil || string(content) != "right\n" {
 		t.Errorf("the file is %q, %v", content, err)
 	}
-	lives.Write(t, c.folder, "through", "through\n")
+	conformance.Write(t, c.directory, "through", "through\n")
 	c.succeed(t, "put through /tmp/l/other/way/up\nput through /tmp/l/dangling\n", "sftp", "-b", "-", c.host)
 	if got := c.inside(t, "cd /tmp/l && cat real/file file missing && readlink real/below/up dangling"); got != "through\nwrong\nthrough\n../file\nmissing\n" {
 		t.Errorf("the files are %q", got)

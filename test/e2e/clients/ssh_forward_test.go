@@ -35,7 +35,7 @@ Server(("127.0.0.1", 7001), Backwards).serve_forever()
 // sshForwarding reaches ports of the sandbox that are not of HTTP.
 func sshForwarding(t *testing.T, c *sshClient) {
 	c.inside(t, "nohup python3 -c '"+backwards+"' >/tmp/backwards.log 2>&1 &")
-	socket, second := filepath.Join(c.folder, "forwarded"), filepath.Join(c.folder, "second")
+	socket, second := filepath.Join(c.directory, "forwarded"), filepath.Join(c.directory, "second")
 	dynamic := freePort(t)
 	master := c.begin(t, c.command(t, "ssh", "-N", "-o", "ExitOnForwardFailure yes", "-L", socket+":localhost:7001",
 		"-L", second+":[::1]:7001", "-D", dynamic, c.host))

@@ -20,7 +20,7 @@ import (
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -33,15 +33,15 @@ type sshClient struct {
 // newSSHClient creates a sandbox with the name "box", and returns a client of it.
 func newSSHClient(t *testing.T) *sshClient {
 	t.Helper()
-	c := newCommandLine(t, startWithPython(t, lives.Plan{}).URL)
+	c := newCommandLine(t, startWithPython(t, conformance.Plan{}).URL)
 	c.must(t, "create", "--name", "box", pythonImage)
-	lives.Write(t, c.folder, "config", c.must(t, "ssh-config"))
-	return &sshClient{commandLine: c, config: filepath.Join(c.folder, "config"), host: "box.sandbox"}
+	conformance.Write(t, c.directory, "config", c.must(t, "ssh-config"))
+	return &sshClient{commandLine: c, config: filepath.Join(c.directory, "config"), host: "box.sandbox"}
 }
 
 func (c *sshClient) command(t *testing.T, program string, args ...string) *exec.Cmd {
 	command := wait.Command(t, program, append([]string{"-F", c.config}, args...)...)
-	command.Dir, command.Env = c.folder, c.env
+	command.Dir, command.Env = c.directory, c.env
 	return command
 }
 
@@ -239,7 +239,7 @@ func TestSSHMemory(t *testing.T) {
 	c := newSSHClient(t)
 	c.inside(t, fmt.Sprintf("truncate -s %d /tmp/large && truncate -s 4T /tmp/huge", large))
 	proxy := wait.Command(t, c.program, "ssh-proxy", "box")
-	proxy.Dir, proxy.Env = c.folder, c.env
+	proxy.Dir, proxy.Env = c.directory, c.env
 	ours, theirs := net.Pipe()
 	if err := ours.SetDeadline(wait.Deadline()); err != nil { // also where the proxy ends
 		t.Fatal(err)

@@ -21,9 +21,9 @@ import (
 
 // service is where the errors of a service come from.
 type service struct {
-	name    string // of its contract, too
-	folder  string
-	without []string // folders of programs with errors of their own
+	name      string // of its contract, too
+	directory string
+	without   []string // directories of programs with errors of their own
 }
 
 func services() []service {
@@ -89,7 +89,7 @@ type problem struct {
 // with a status that it can have.
 func (s service) errors(t *testing.T, shared source) []problem {
 	t.Helper()
-	own := readErrors(t, s.folder, s.without)
+	own := readErrors(t, s.directory, s.without)
 	internal := own.internal
 	if internal == "" {
 		internal = shared.internal
@@ -140,11 +140,11 @@ type source struct {
 
 var upperSnake = regexp.MustCompile(`^[A-Z]+(_[A-Z]+)+$|^[A-Z]{5,}$`)
 
-// readErrors finds the pairs of a status and a code in the Go files below a folder: next to each
+// readErrors finds the pairs of a status and a code in the Go files below a directory: next to each
 // other in a call or a literal, as the fields Status and Code, and as a case and what it returns.
-func readErrors(t *testing.T, folder string, without []string) source {
+func readErrors(t *testing.T, directory string, without []string) source {
 	t.Helper()
-	files := parseFolder(t, folder, without)
+	files := parseDirectory(t, directory, without)
 	r := errorReader{t: t, constants: constantsOf(files)}
 	for _, file := range files {
 		r.file = file
@@ -153,9 +153,9 @@ func readErrors(t *testing.T, folder string, without []string) source {
 	return r.found
 }
 
-func parseFolder(t *testing.T, folder string, without []string) (files []*ast.File) {
+func parseDirectory(t *testing.T, directory string, without []string) (files []*ast.File) {
 	t.Helper()
-	err := filepath.WalkDir(filepath.Join(root, folder), func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(root, directory), func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -169,7 +169,7 @@ func parseFolder(t *testing.T, folder string, without []string) (files []*ast.Fi
 		return err
 	})
 	if err != nil || len(files) == 0 {
-		t.Fatalf("%s: %d files, %v", folder, len(files), err)
+		t.Fatalf("%s: %d files, %v", directory, len(files), err)
 	}
 	return files
 }

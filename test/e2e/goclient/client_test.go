@@ -11,13 +11,13 @@ import (
 	"time"
 
 	sandbox "sandbox.internal/clients/go"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 // TestClient uses a real service with real sandboxes.
 func TestClient(t *testing.T) {
-	service := start(t, lives.Plan{})
+	service := start(t, conformance.Plan{})
 	client := dial(t, sandbox.Options{URL: service.URL})
 	var box *sandbox.Sandbox
 	t.Run("create", func(t *testing.T) { box = create(t, client, busybox) })

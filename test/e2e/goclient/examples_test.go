@@ -7,15 +7,15 @@ import (
 	"path/filepath"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/program"
 )
 
 // testExamples runs the programs in examples/ as their readers do.
 func testExamples(t *testing.T, serviceURL string) {
 	const root = "sandbox.internal/clients/go/examples/"
-	folder := t.TempDir()
-	check(t, program.Build(t.Context(), folder, root+"quickstart", root+"notebook"))
+	directory := t.TempDir()
+	check(t, program.Build(t.Context(), directory, root+"quickstart", root+"notebook"))
 	for _, example := range []struct{ name, image, want string }{
 		{"quickstart", busybox,
 			"live: Hello, Ada\nlive: Hello, Grace\nexit code 0\nGrace\nAda\n"},
@@ -25,10 +25,10 @@ func testExamples(t *testing.T, serviceURL string) {
 		t.Run(example.name, func(t *testing.T) {
 			t.Parallel()
 			var stderr bytes.Buffer
-			command := exec.CommandContext(limited(t), filepath.Join(folder, example.name),
+			command := exec.CommandContext(limited(t), filepath.Join(directory, example.name),
 				example.image)
 			command.Env = append(os.Environ(), "SANDBOX_URL="+serviceURL,
-				"SERVICE_API_KEY="+lives.AdminKey)
+				"SERVICE_API_KEY="+conformance.AdminKey)
 			command.Stderr = &stderr
 			output, err := command.Output()
 			if err != nil || string(output) != example.want {

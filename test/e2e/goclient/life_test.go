@@ -12,7 +12,7 @@ import (
 	"time"
 
 	sandbox "sandbox.internal/clients/go"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -163,7 +163,7 @@ func testCode(t *testing.T, box *sandbox.Sandbox) {
 }
 
 // testRestart follows a log and events while connections are cut and the service restarts.
-func testRestart(t *testing.T, service *lives.Service) {
+func testRestart(t *testing.T, service *conformance.Service) {
 	ctx := limited(t)
 	// A stream's first connection is tried 5 times: fewer cuts cannot take all of them.
 	proxy := newCutter(t, service.URL, 256, 1<<10, 4)

@@ -8,38 +8,38 @@ import (
 	"go.uber.org/goleak"
 
 	sandbox "sandbox.internal/clients/go"
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 	"sandbox.internal/test/wait"
 )
 
 const (
-	busybox = onlocal.BusyboxImage
-	python  = onlocal.PythonImage
+	busybox = localengine.BusyboxImage
+	python  = localengine.PythonImage
 )
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		onlocal.Remove()
-		lives.RemoveBuilt()
+		localengine.Remove()
+		conformance.RemoveBuilt()
 		os.Exit(code)
 	}))
 }
 
 // start returns a real service whose sandboxes run on its own engine.
-func start(t *testing.T, plan lives.Plan) *lives.Service {
+func start(t *testing.T, plan conformance.Plan) *conformance.Service {
 	t.Helper()
-	on := onlocal.New("crun")
+	on := localengine.New("crun")
 	on.Python = true
-	plan.Settings += "[egress]\nimage = \"" + onlocal.EgressImage + "\"\n"
-	return lives.Start(t, on.Backend(), plan)
+	plan.Settings += "[egress]\nimage = \"" + localengine.EgressImage + "\"\n"
+	return conformance.Start(t, on.Backend(), plan)
 }
 
 // dial returns a client of the service, as its administrator.
 func dial(t *testing.T, options sandbox.Options) *sandbox.Client {
 	t.Helper()
 	if options.Key == "" {
-		options.Key = lives.AdminKey
+		options.Key = conformance.AdminKey
 	}
 	client, err := sandbox.New(&options)
 	if err != nil {

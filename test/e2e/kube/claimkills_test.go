@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/program"
 	"sandbox.internal/test/wait"
 )
@@ -25,7 +25,7 @@ import (
 func TestClaimsSurviveKills(t *testing.T) {
 	backend := onKubernetes()
 	backend.Settings = settings
-	s := lives.Start(t, backend, lives.Plan{Program: true})
+	s := conformance.Start(t, backend, conformance.Plan{Program: true})
 	enforce(t, s.Instance, "baseline")
 	c := newKilledController(t, s)
 	kubectl(t, s.Instance, apiPool("warm", 4, 12, ""), "apply", "-f", "-")
@@ -46,7 +46,7 @@ func TestClaimsSurviveKills(t *testing.T) {
 
 	// The service ends while it creates a sandbox, and the client repeats its request.
 	available(t, s.Instance, "warm", 1)
-	request := lives.Encode(t, greets(len(ids)))
+	request := conformance.Encode(t, greets(len(ids)))
 	cut := make(chan struct{})
 	go func() {
 		defer close(cut)
@@ -55,7 +55,7 @@ func TestClaimsSurviveKills(t *testing.T) {
 	s.Kill()
 	<-cut
 	s.Boot(t)
-	created, err := lives.Decode[lifecycle.CreatedSandbox](s.Send(t, "POST", "/v1/sandboxes", request, "Idempotency-Key", "cut"))
+	created, err := conformance.Decode[lifecycle.CreatedSandbox](s.Send(t, "POST", "/v1/sandboxes", request, "Idempotency-Key", "cut"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,12 +67,12 @@ func TestClaimsSurviveKills(t *testing.T) {
 	more := make([]string, 4)
 	for i := range more {
 		all.Go(func() {
-			got, err := s.Try("POST", "/v1/sandboxes", lives.Encode(t, greets(len(ids)+i)))
+			got, err := s.Try("POST", "/v1/sandboxes", conformance.Encode(t, greets(len(ids)+i)))
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if created, err := lives.Decode[lifecycle.CreatedSandbox](got); err != nil {
+			if created, err := conformance.Decode[lifecycle.CreatedSandbox](got); err != nil {
 				t.Error(err)
 			} else {
 				more[i] = created.ID
@@ -123,16 +123,16 @@ type killedController struct {
 	command *exec.Cmd
 }
 
-func newKilledController(t *testing.T, s *lives.Service) *killedController {
+func newKilledController(t *testing.T, s *conformance.Service) *killedController {
 	t.Helper()
-	folder := t.TempDir()
-	c := &killedController{t: t, armed: program.Failpoints(filepath.Join(folder, "armed")),
-		program: filepath.Join(folder, "sandbox-controller"), log: filepath.Join(folder, "log"),
+	directory := t.TempDir()
+	c := &killedController{t: t, armed: program.Failpoints(filepath.Join(directory, "armed")),
+		program: filepath.Join(directory, "sandbox-controller"), log: filepath.Join(directory, "log"),
 		args: []string{"--kubeconfig", accounts(t, s.Instance).Controller, "--namespace", s.Instance,
 			"--metrics-bind-address", "0", "--health-probe-bind-address", "0"}}
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
-	if err := program.BuildWithFailpoints(ctx, folder, c.armed, "sandbox.internal/server/cmd/sandbox-controller"); err != nil {
+	if err := program.BuildWithFailpoints(ctx, directory, c.armed, "sandbox.internal/server/cmd/sandbox-controller"); err != nil {
 		t.Fatal(err)
 	}
 	c.start()

@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/execd"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // testCode runs cells in a Python context of a sandbox on the cluster, and checks that the context
 // keeps its state over a pause.
 func testCode(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{})
-	r := lives.Request(pythonImage, "sleep", "infinity")
+	s := conformance.Start(t, onKubernetes(), conformance.Plan{})
+	r := conformance.Request(pythonImage, "sleep", "infinity")
 	memory := "512Mi"
 	r.ResourceLimits.Memory = &memory
 	id := s.Running(t, r)
@@ -42,7 +42,7 @@ func testCode(t *testing.T) {
 }
 
 // cell runs a cell and returns what it printed.
-func cell(t *testing.T, box *lives.Box, request execd.CodeRequest) string {
+func cell(t *testing.T, box *conformance.Box, request execd.CodeRequest) string {
 	t.Helper()
 	response, err := box.Client.RunCode(t.Context(), nil, request)
 	if err != nil {
@@ -66,7 +66,7 @@ func cell(t *testing.T, box *lives.Box, request execd.CodeRequest) string {
 		}
 		switch event.Type {
 		case "stdout":
-			printed.WriteString(lives.Value(event.Text))
+			printed.WriteString(conformance.Value(event.Text))
 		case "execution_complete":
 			complete = true
 		}

@@ -20,7 +20,7 @@ import (
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/cluster"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )
@@ -38,9 +38,9 @@ const (
 func TestKills(t *testing.T) {
 	backend := onKubernetes()
 	backend.Settings = settings // without a controller of its own
-	s := lives.Start(t, backend, lives.Plan{Program: true})
+	s := conformance.Start(t, backend, conformance.Plan{Program: true})
 	p := &player{
-		t: t, Service: s, folder: t.TempDir(), kubeconfig: accounts(t, s.Instance).Controller,
+		t: t, Service: s, directory: t.TempDir(), kubeconfig: accounts(t, s.Instance).Controller,
 		random: random.New(t), expected: map[string]*v1alpha1.BatchSandbox{},
 	}
 	p.startController()
@@ -69,9 +69,9 @@ func TestKills(t *testing.T) {
 // player makes changes in a cluster and records their expected results.
 type player struct {
 	t *testing.T
-	*lives.Service
+	*conformance.Service
 	random     *rand.Rand
-	folder     string // of the controller's log
+	directory  string // of the controller's log
 	kubeconfig string // of the controller
 	controller *exec.Cmd
 	restore    func() // starts what was killed; nil when everything runs
@@ -86,8 +86,8 @@ type player struct {
 
 func (p *player) startController() {
 	p.t.Helper()
-	program := lives.Build(p.t, "sandbox.internal/server/cmd/sandbox-controller")
-	log, err := os.OpenFile(filepath.Join(p.folder, "controller.log"),
+	program := conformance.Build(p.t, "sandbox.internal/server/cmd/sandbox-controller")
+	log, err := os.OpenFile(filepath.Join(p.directory, "controller.log"),
 		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		p.t.Fatal(err)
@@ -121,7 +121,7 @@ func (p *player) kill(turn int) {
 		p.kills = map[string]int{}
 	}
 	component := func(name cluster.Component) func() {
-		if kubernetes.Folder == "" {
+		if kubernetes.Directory == "" {
 			return nil
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
@@ -171,12 +171,12 @@ func (p *player) operate(n int) {
 	if p.random.IntN(4) == 0 {
 		var id string
 		eventually(p.t, "the service creates a sandbox", func(context.Context) error {
-			got, err := p.Try("POST", "/v1/sandboxes", lives.Encode(p.t, p.Idle()),
+			got, err := p.Try("POST", "/v1/sandboxes", conformance.Encode(p.t, p.Idle()),
 				"Idempotency-Key", fmt.Sprint("operation ", n))
 			if err != nil {
 				return err
 			}
-			created, err := lives.Decode[struct{ ID string }](got)
+			created, err := conformance.Decode[struct{ ID string }](got)
 			id = created.ID
 			return err
 		})

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestLeaderKilled: of two controllers one works; when it is killed, the other one goes on with the
@@ -29,10 +29,10 @@ func TestLeaderKilled(t *testing.T) {
 		}
 	})
 	kubeconfig := accounts(t, namespace).Controller
-	folder := t.TempDir()
-	program := lives.Build(t, "sandbox.internal/server/cmd/sandbox-controller")
+	directory := t.TempDir()
+	program := conformance.Build(t, "sandbox.internal/server/cmd/sandbox-controller")
 	start := func(name string) (kill func()) {
-		log, err := os.Create(filepath.Join(folder, name+".log"))
+		log, err := os.Create(filepath.Join(directory, name+".log"))
 		if err != nil {
 			t.Fatal(err)
 		}

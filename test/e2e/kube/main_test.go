@@ -22,7 +22,7 @@ import (
 	"sandbox.internal/runtime/kube/manager"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/cluster"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 func run(m *testing.M) (code int, err error) {
 	// Libraries of Kubernetes have one logger for the whole process.
 	manager.SetLogger(logr.Discard())
-	defer lives.RemoveBuilt()
+	defer conformance.RemoveBuilt()
 	if err := overlap(); err != nil {
 		return 1, err
 	}
@@ -154,7 +154,7 @@ func nothingLeft() error {
 		return err
 	}
 	// A cluster of KUBECONFIG may have sandboxes of its own.
-	if kubernetes.Folder != "" {
+	if kubernetes.Directory != "" {
 		left = append(left, names(&pods)...)
 	}
 	if len(left) > 0 {

@@ -15,20 +15,20 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/runtime/kube/v1alpha1"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 // testNetworkPolicy: through the sidecar in the pod a sandbox reaches what its policy allows and
 // nothing else; a change of it holds at once, and after the death of the sidecar, too.
 func testNetworkPolicy(t *testing.T) {
-	s := lives.Start(t, onKubernetes(),
-		lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
-	served := lives.Request(baseImage, "python3", "-m", "http.server", "8000")
+	s := conformance.Start(t, onKubernetes(),
+		conformance.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+	served := conformance.Request(baseImage, "python3", "-m", "http.server", "8000")
 	one, other := addressOf(t, s, s.Running(t, served)), addressOf(t, s, s.Running(t, served))
 
 	deny := lifecycle.NetworkActionDeny
-	r := lives.Request(baseImage, "sleep", "infinity")
+	r := conformance.Request(baseImage, "sleep", "infinity")
 	r.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: &deny,
 		Egress: []lifecycle.EgressRule{{Action: lifecycle.NetworkActionAllow, Target: one}}}
 	id := s.Running(t, r)
@@ -54,7 +54,7 @@ func testNetworkPolicy(t *testing.T) {
 	}
 	want(other, one)
 
-	if kubernetes.Folder == "" {
+	if kubernetes.Directory == "" {
 		return // the processes of other nodes cannot be killed
 	}
 	killSidecar(t, s.Instance, id+"-0", 1)
@@ -63,7 +63,7 @@ func testNetworkPolicy(t *testing.T) {
 	// Nor are the name servers others, although root in the sandbox writes the file that they were
 	// read from.
 	rogue := addressOf(t, s,
-		s.Running(t, lives.Request(baseImage, "python3", "-c", lives.NameServer,
+		s.Running(t, conformance.Request(baseImage, "python3", "-c", conformance.NameServer,
 			"allowed.test="+one)))
 	policy = `{"defaultAction": "deny", "egress": [{"action": "allow", "target": "allowed.test"}]}`
 	if got := s.Send(t, http.MethodPut, "/v1/sandboxes/"+id+"/network-policy", policy,
@@ -126,7 +126,7 @@ func killSidecar(t *testing.T, namespace, name string, restarts int32) {
 }
 
 // addressOf returns the address of a sandbox's pod.
-func addressOf(t *testing.T, s *lives.Service, id string) string {
+func addressOf(t *testing.T, s *conformance.Service, id string) string {
 	t.Helper()
 	var batch v1alpha1.BatchSandbox
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: id},

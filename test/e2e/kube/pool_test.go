@@ -15,14 +15,14 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/runtime/kube/v1alpha1"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 // TestPool has sandboxes served from a Pool over HTTP, in a namespace of the Pod Security level
 // baseline.
 func TestPool(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	s := conformance.Start(t, onKubernetes(), conformance.Plan{})
 	enforce(t, s.Instance, "baseline")
 	kubectl(t, s.Instance, apiPool("warm", 2, 4, ""), "apply", "-f", "-")
 	available(t, s.Instance, "warm", 2)
@@ -66,15 +66,15 @@ func TestPool(t *testing.T) {
 
 // TestPoolResizes gives sandboxes of a Pool limits of their own, in the pods that wait.
 func TestPoolResizes(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	s := conformance.Start(t, onKubernetes(), conformance.Plan{})
 	enforce(t, s.Instance, "baseline")
 	kubectl(t, s.Instance, apiPool("warm", 2, 4, ""), "apply", "-f", "-")
 	available(t, s.Instance, "warm", 2)
-	r := lives.Limited(fromPool("warm", "exec sleep 1000"), "250m", "64Mi")
+	r := conformance.Limited(fromPool("warm", "exec sleep 1000"), "250m", "64Mi")
 	began := time.Now()
-	got := s.Send(t, "POST", "/v1/sandboxes", lives.Encode(t, r), "Prefer", "wait=60")
+	got := s.Send(t, "POST", "/v1/sandboxes", conformance.Encode(t, r), "Prefer", "wait=60")
 	took := time.Since(began)
-	created, err := lives.Decode[lifecycle.CreatedSandbox](got)
+	created, err := conformance.Decode[lifecycle.CreatedSandbox](got)
 	if err != nil || created.Status.State != "Running" {
 		t.Fatalf("create: %v; %s", err, got)
 	}
@@ -84,7 +84,7 @@ func TestPoolResizes(t *testing.T) {
 	inside.Want(t, "if [ -e /sys/fs/cgroup/cpu.max ]; then cut -d' ' -f1 /sys/fs/cgroup/cpu.max; else cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us; fi", "25000\n")
 
 	// A node that never can says so, and so does the sandbox.
-	r = lives.Limited(fromPool("warm", "exec sleep 1000"), "250m", "4Ti")
+	r = conformance.Limited(fromPool("warm", "exec sleep 1000"), "250m", "4Ti")
 	if status := s.Await(t, createPooled(t, s, r), "Failed").Status; status.Reason != "RESOURCE_LIMIT_EXCEEDED" ||
 		!strings.Contains(status.Message, "cannot resize the pod") {
 		t.Errorf("a sandbox of 4 TiB: %+v", status)
@@ -97,7 +97,7 @@ func TestPoolResizes(t *testing.T) {
 // TestPoolRestricted has a sandbox served under the Pod Security level restricted: as a user that
 // is not root, without any capability.
 func TestPoolRestricted(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	s := conformance.Start(t, onKubernetes(), conformance.Plan{})
 	enforce(t, s.Instance, "restricted")
 	kubectl(t, s.Instance, apiPool("warm", 1, 2, "runAsNonRoot: true, runAsUser: 1000, allowPrivilegeEscalation: false, "+
 		"capabilities: {drop: [ALL]}, seccompProfile: {type: RuntimeDefault}"), "apply", "-f", "-")
@@ -118,7 +118,7 @@ func TestPoolRestricted(t *testing.T) {
 // TestPoolPolicy: the policy of a request holds in a pod of a Pool with a sidecar before its
 // program runs, and can be changed; no other sandbox of the Pool has it, or its token.
 func TestPoolPolicy(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	s := conformance.Start(t, onKubernetes(), conformance.Plan{})
 	pool := strings.NewReplacer(busyboxImage, baseImage, "      initContainers:\n", fmt.Sprintf(`      initContainers:
         - name: egress
           image: %s
@@ -161,7 +161,7 @@ func TestPoolPolicy(t *testing.T) {
 
 // TestTasks runs tasks of a batch in pods of a Pool with task-executors.
 func TestTasks(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	s := conformance.Start(t, onKubernetes(), conformance.Plan{})
 	kubectl(t, s.Instance, taskPool("executors", 2, 2), "apply", "-f", "-")
 	available(t, s.Instance, "executors", 2)
 	batch := &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: s.Instance, Name: "parts"}}
@@ -212,15 +212,15 @@ spec:
 }
 
 // testPooled takes one sandbox of the Pool through its life.
-func testPooled(t *testing.T, s *lives.Service) {
+func testPooled(t *testing.T, s *conformance.Service) {
 	t.Helper()
 	warm := podsOf(t, s.Instance, "warm")
 	r := fromPool("warm", "echo started; echo $GREETING $KEPT > /tmp/greeting; exec sleep 1000")
 	r.Env = lifecycle.Env{"GREETING": "from the request"}
 	began := time.Now()
-	got := s.Send(t, "POST", "/v1/sandboxes", lives.Encode(t, r), "Prefer", "wait=60")
+	got := s.Send(t, "POST", "/v1/sandboxes", conformance.Encode(t, r), "Prefer", "wait=60")
 	took := time.Since(began)
-	created, err := lives.Decode[lifecycle.CreatedSandbox](got)
+	created, err := conformance.Decode[lifecycle.CreatedSandbox](got)
 	if err != nil || created.Status.State != "Running" {
 		t.Fatalf("create: %v; %s", err, got)
 	}
@@ -270,15 +270,15 @@ spec: {hostPID: true, containers: [{name: a, image: %s}]}
 
 // fromPool is a request for a sandbox of a Pool that runs a script.
 func fromPool(pool, script string) lifecycle.CreateSandboxRequest {
-	r := lives.Request(busyboxImage, "sh", "-c", script)
+	r := conformance.Request(busyboxImage, "sh", "-c", script)
 	r.ResourceLimits = &lifecycle.ResourceLimits{} // those of the Pool
 	r.Extensions = []byte(`{"poolRef":"` + pool + `"}`)
 	return r
 }
 
-func createPooled(t *testing.T, s *lives.Service, r lifecycle.CreateSandboxRequest) string {
+func createPooled(t *testing.T, s *conformance.Service, r lifecycle.CreateSandboxRequest) string {
 	t.Helper()
-	created, err := lives.Decode[lifecycle.CreatedSandbox](s.Send(t, "POST", "/v1/sandboxes", lives.Encode(t, r)))
+	created, err := conformance.Decode[lifecycle.CreatedSandbox](s.Send(t, "POST", "/v1/sandboxes", conformance.Encode(t, r)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func createPooled(t *testing.T, s *lives.Service, r lifecycle.CreateSandboxReque
 }
 
 // podOf returns the name of the pod that a sandbox of a Pool has.
-func podOf(t *testing.T, s *lives.Service, id string) string {
+func podOf(t *testing.T, s *conformance.Service, id string) string {
 	t.Helper()
 	batch := batchOf(t, s, id)
 	allocation, err := batch.Allocation()

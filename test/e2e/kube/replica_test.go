@@ -12,7 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -23,7 +23,7 @@ const (
 
 // replicas are two services with the same sandboxes.
 type replicas struct {
-	services [2]*lives.Service
+	services [2]*conformance.Service
 	base     http.RoundTripper
 	sent     atomic.Int64
 }
@@ -35,20 +35,20 @@ func startReplicas(t *testing.T) *replicas {
 	}
 	// As in the chart's configuration.
 	const key = "[[server.keys]]\nname = %q\nsha256 = %q\nrole = %q\nmax_sandboxes = %d\n"
-	plan := lives.Plan{Program: true, Server: fmt.Sprintf("signing_key = %q\nconsole = true\nmcp = true\n"+key+key, signing,
-		"limited", lives.Digest(limitedKey), "user", 1, "replaced", lives.Digest(replacedKey), "viewer", 0)}
+	plan := conformance.Plan{Program: true, Server: fmt.Sprintf("signing_key = %q\nconsole = true\nmcp = true\n"+key+key, signing,
+		"limited", conformance.Digest(limitedKey), "user", 1, "replaced", conformance.Digest(replacedKey), "viewer", 0)}
 	one := onKubernetes()
 	var same string
 	settings := one.Settings
-	one.Settings = func(t *testing.T, instance string, p lives.Plan) string {
+	one.Settings = func(t *testing.T, instance string, p conformance.Plan) string {
 		same = settings(t, instance, p)
 		return same
 	}
 	other := onKubernetes()
-	other.Settings = func(*testing.T, string, lives.Plan) string { return same }
+	other.Settings = func(*testing.T, string, conformance.Plan) string { return same }
 	base := &http.Transport{MaxIdleConnsPerHost: 32}
 	t.Cleanup(base.CloseIdleConnections)
-	return &replicas{base: base, services: [2]*lives.Service{lives.Start(t, one, plan), lives.Start(t, other, plan)}}
+	return &replicas{base: base, services: [2]*conformance.Service{conformance.Start(t, one, plan), conformance.Start(t, other, plan)}}
 }
 
 // RoundTrip sends a request to the next replica, whatever its host. It implements
@@ -58,8 +58,8 @@ func (r *replicas) RoundTrip(request *http.Request) (*http.Response, error) {
 	to := request.Clone(request.Context())
 	to.URL.Scheme, to.URL.Host = "http", strings.TrimPrefix(s.URL, "http://")
 	to.Host = "sandbox.example.com" // the one address that clients know
-	if to.Header.Get(lives.KeyHeader) == "" && to.Header.Get("Cookie") == "" && !strings.Contains(to.URL.RawQuery, "sandbox-signature") {
-		to.Header.Set(lives.KeyHeader, lives.AdminKey)
+	if to.Header.Get(conformance.KeyHeader) == "" && to.Header.Get("Cookie") == "" && !strings.Contains(to.URL.RawQuery, "sandbox-signature") {
+		to.Header.Set(conformance.KeyHeader, conformance.AdminKey)
 	}
 	if strings.HasPrefix(to.URL.Path, "/v1/") && !strings.Contains(to.URL.Path, "/proxy/") {
 		return s.Conform.RoundTrip(to)
@@ -68,9 +68,9 @@ func (r *replicas) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // send makes a request at the next replica. Headers are pairs of name and value.
-func (r *replicas) send(t *testing.T, method, path, body string, headers ...string) lives.Answer {
+func (r *replicas) send(t *testing.T, method, path, body string, headers ...string) conformance.Answer {
 	t.Helper()
-	c := lives.Client{URL: "http://replicas", HTTP: &http.Client{Transport: r, Timeout: wait.Patience()}}
+	c := conformance.Client{URL: "http://replicas", HTTP: &http.Client{Transport: r, Timeout: wait.Patience()}}
 	got, err := c.Try(method, path, body, headers...)
 	if err != nil {
 		t.Fatalf("%s %s: %v", method, path, err)
@@ -79,7 +79,7 @@ func (r *replicas) send(t *testing.T, method, path, body string, headers ...stri
 }
 
 // want is send with the only right status.
-func (r *replicas) want(t *testing.T, status int, method, path, body string, headers ...string) lives.Answer {
+func (r *replicas) want(t *testing.T, status int, method, path, body string, headers ...string) conformance.Answer {
 	t.Helper()
 	got := r.send(t, method, path, body, headers...)
 	if got.Status != status {
@@ -95,24 +95,24 @@ func (r *replicas) get(t *testing.T, id string) lifecycle.Sandbox {
 
 func (r *replicas) running(t *testing.T) string {
 	t.Helper()
-	request := lives.Encode(t, lives.Request(baseImage, "sleep", "3600"))
+	request := conformance.Encode(t, conformance.Request(baseImage, "sleep", "3600"))
 	id := decoded[lifecycle.Sandbox](t, r.want(t, http.StatusAccepted, http.MethodPost, "/v1/sandboxes", request)).ID
 	r.services[0].Await(t, id, "Running")
 	r.services[1].Await(t, id, "Running")
 	return id
 }
 
-func decoded[T any](t *testing.T, a lives.Answer) T {
+func decoded[T any](t *testing.T, a conformance.Answer) T {
 	t.Helper()
-	body, err := lives.Decode[T](a)
+	body, err := conformance.Decode[T](a)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return body
 }
 
-func created(a lives.Answer) string {
-	body, _ := lives.Decode[lifecycle.Sandbox](a)
+func created(a conformance.Answer) string {
+	body, _ := conformance.Decode[lifecycle.Sandbox](a)
 	return body.ID
 }
 

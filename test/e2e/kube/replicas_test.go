@@ -16,7 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -54,16 +54,16 @@ func TestReplicas(t *testing.T) {
 
 // idempotency repeats creates at the other replica, one after the other and at the same time.
 func (r *replicas) idempotency(t *testing.T) {
-	request := lives.Encode(t, r.services[0].Idle())
+	request := conformance.Encode(t, r.services[0].Idle())
 	for n := range 12 {
 		key := fmt.Sprintf("key-%d-%d", n, time.Now().UnixNano())
-		answers := make([]lives.Answer, 4)
+		answers := make([]conformance.Answer, 4)
 		if n < 8 {
 			for i := range answers {
 				answers[i] = r.send(t, http.MethodPost, "/v1/sandboxes", request, "Idempotency-Key", key)
 			}
 		} else {
-			lives.Concurrently([]int{0, 1, 2, 3}, func(i int) {
+			conformance.Concurrently([]int{0, 1, 2, 3}, func(i int) {
 				answers[i] = r.send(t, http.MethodPost, "/v1/sandboxes", request, "Idempotency-Key", key)
 			})
 		}
@@ -87,15 +87,15 @@ func (r *replicas) idempotency(t *testing.T) {
 
 // quota: a key that may have one sandbox has no second one from the other replica.
 func (r *replicas) quota(t *testing.T) {
-	request := lives.Encode(t, r.services[0].Idle())
+	request := conformance.Encode(t, r.services[0].Idle())
 	for range 6 {
-		id := created(r.want(t, http.StatusAccepted, http.MethodPost, "/v1/sandboxes", request, lives.KeyHeader, limitedKey))
-		second := r.want(t, http.StatusConflict, http.MethodPost, "/v1/sandboxes", request, lives.KeyHeader, limitedKey)
+		id := created(r.want(t, http.StatusAccepted, http.MethodPost, "/v1/sandboxes", request, conformance.KeyHeader, limitedKey))
+		second := r.want(t, http.StatusConflict, http.MethodPost, "/v1/sandboxes", request, conformance.KeyHeader, limitedKey)
 		for _, made := range []string{id, created(second)} {
 			if made == "" {
 				continue
 			}
-			r.want(t, http.StatusNoContent, http.MethodDelete, "/v1/sandboxes/"+made, "", lives.KeyHeader, limitedKey)
+			r.want(t, http.StatusNoContent, http.MethodDelete, "/v1/sandboxes/"+made, "", conformance.KeyHeader, limitedKey)
 			r.services[0].Await(t, made, "Terminated")
 			r.services[1].Await(t, made, "Terminated")
 		}
@@ -174,7 +174,7 @@ func (r *replicas) events(t *testing.T, id string) {
 		r.sent.Add(1)
 		path := []string{"/v1/events", "/v1/sandboxes/" + id + "/events"}[n/2%2]
 		seen := r.services[(n+1)%2].StreamEvents(t, path, "Last-Event-ID", fmt.Sprint(last)).Until(
-			func(e lives.StreamEvent) bool { return e.Type == "reset" || e.Metadata["mark"] == mark })
+			func(e conformance.StreamEvent) bool { return e.Type == "reset" || e.Metadata["mark"] == mark })
 		for _, e := range seen {
 			if e.ID <= last || e.Type == "reset" || e.Type == "metadata" && e.Metadata["mark"] != mark {
 				t.Errorf("stream %d: event %d (%s, %v) after %d", n, e.ID, e.Type, e.Metadata, last)
@@ -187,7 +187,7 @@ func (r *replicas) events(t *testing.T, id string) {
 // console signs in at one replica, and uses the session and its tickets at the other.
 func (r *replicas) console(t *testing.T, id string) {
 	for n := range 8 {
-		b := r.signIn(t, lives.AdminKey)
+		b := r.signIn(t, conformance.AdminKey)
 		for range 12 {
 			r.want(t, http.StatusOK, http.MethodGet, "/console/api/v1/sandboxes/"+id, "", b...)
 		}
@@ -221,7 +221,7 @@ func (r *replicas) agents(t *testing.T, id string) {
 			}
 			word := fmt.Sprintf("agent-%d-%d", n, i)
 			result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "run_command", Arguments: map[string]any{"sandbox": id, "command": "echo " + word}})
-			if err != nil || result.IsError || !strings.Contains(lives.Encode(t, result), word) {
+			if err != nil || result.IsError || !strings.Contains(conformance.Encode(t, result), word) {
 				t.Errorf("agent %d, call %d: %+v, %v", n, i, result, err)
 			}
 		}
@@ -241,7 +241,7 @@ func (r *replicas) signatures(t *testing.T, id string) {
 			t.Fatal(err)
 		}
 		u.Path = strings.TrimSuffix(u.Path, "/") + "/ping"
-		r.want(t, http.StatusOK, http.MethodGet, u.RequestURI(), "", lives.KeyHeader, "")
+		r.want(t, http.StatusOK, http.MethodGet, u.RequestURI(), "", conformance.KeyHeader, "")
 		if n%2 == 0 {
 			r.want(t, http.StatusOK, http.MethodGet, "/health", "") // the replicas change roles
 		}
@@ -255,7 +255,7 @@ func (r *replicas) pages(t *testing.T) {
 		var ids []string
 		for page := 1; ; page++ {
 			got := decoded[lifecycle.SandboxList](t, r.want(t, http.StatusOK, http.MethodGet, fmt.Sprintf("/v1/sandboxes?page=%d&pageSize=3", page), ""))
-			ids = append(ids, lives.IDs(got.Items)...)
+			ids = append(ids, conformance.IDs(got.Items)...)
 			if !got.Pagination.HasNextPage {
 				break
 			}
@@ -304,7 +304,7 @@ func (r *replicas) ends(t *testing.T, ids []string) {
 // keys replaces an API key and restarts one replica after the other, as an upgrade does: sessions
 // of that key have ended, and those of others go on.
 func (r *replicas) keys(t *testing.T) {
-	kept, replaced := r.signIn(t, lives.AdminKey), r.signIn(t, replacedKey)
+	kept, replaced := r.signIn(t, conformance.AdminKey), r.signIn(t, replacedKey)
 	list := "/console/api/v1/sandboxes"
 	for range 2 {
 		r.want(t, http.StatusOK, http.MethodGet, list, "", kept...)
@@ -316,7 +316,7 @@ func (r *replicas) keys(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text = bytes.Replace(text, []byte(lives.Digest(replacedKey)), []byte(lives.Digest("another-key-of-the-same-viewer")), 1)
+		text = bytes.Replace(text, []byte(conformance.Digest(replacedKey)), []byte(conformance.Digest("another-key-of-the-same-viewer")), 1)
 		if err := os.WriteFile(s.File, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -326,6 +326,6 @@ func (r *replicas) keys(t *testing.T) {
 	for range 4 {
 		r.want(t, http.StatusOK, http.MethodGet, list, "", kept...)
 		r.want(t, http.StatusUnauthorized, http.MethodGet, list, "", replaced...)
-		r.want(t, http.StatusUnauthorized, http.MethodGet, "/v1/sandboxes", "", lives.KeyHeader, replacedKey)
+		r.want(t, http.StatusUnauthorized, http.MethodGet, "/v1/sandboxes", "", conformance.KeyHeader, replacedKey)
 	}
 }

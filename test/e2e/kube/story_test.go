@@ -10,15 +10,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
 // testLifecycle follows a sandbox from its creation over HTTP to its end, through the API and
 // through kubectl.
 func testLifecycle(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{})
-	r := lives.Request(baseImage, "sh", "-c",
+	s := conformance.Start(t, onKubernetes(), conformance.Plan{})
+	r := conformance.Request(baseImage, "sh", "-c",
 		"count=0; while :; do count=$((count + 1)); echo $count > /tmp/count; sleep 0.1; done")
 	id := s.Running(t, r)
 	inside := s.Enter(t, id)
@@ -72,7 +72,7 @@ func testLifecycle(t *testing.T) {
 
 // testRenewal renews a sandbox at once, whatever it is doing, and sees it end no earlier than that.
 func testRenewal(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	s := conformance.Start(t, onKubernetes(), conformance.Plan{})
 	r := s.Idle()
 	r.Timeout = 60
 	id := s.Create(t, r)
@@ -97,7 +97,7 @@ func testRenewal(t *testing.T) {
 	s.Gone(t, id)
 }
 
-func batchOf(t *testing.T, s *lives.Service, id string) v1alpha1.BatchSandbox {
+func batchOf(t *testing.T, s *conformance.Service, id string) v1alpha1.BatchSandbox {
 	t.Helper()
 	var batch v1alpha1.BatchSandbox
 	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: id}, &batch); err != nil {

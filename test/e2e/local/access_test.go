@@ -19,8 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 	"sandbox.internal/test/wait"
 )
 
@@ -31,7 +31,7 @@ const (
 
 // startWithUsers starts a service with two keys that are no administrators'. local is for its
 // section [local].
-func startWithUsers(t *testing.T, local string) *lives.Service {
+func startWithUsers(t *testing.T, local string) *conformance.Service {
 	t.Helper()
 	m := newMachines()
 	m.Local = local
@@ -39,7 +39,7 @@ func startWithUsers(t *testing.T, local string) *lives.Service {
 	for user, key := range map[string]string{"alice": aliceKey, "bob": bobKey} {
 		keys += fmt.Sprintf("[[server.keys]]\nname = %q\nrole = \"user\"\nsha256 = \"%x\"\n", user, sha256.Sum256([]byte(key)))
 	}
-	return lives.Start(t, onLocal(m), lives.Plan{Program: true, Server: keys})
+	return conformance.Start(t, onLocal(m), conformance.Plan{Program: true, Server: keys})
 }
 
 // startPrivateRegistry returns the name of an image in a registry that wants a user's name and a
@@ -58,7 +58,7 @@ func startPrivateRegistry(t *testing.T, user, password string) (image string, as
 		serve.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	content, err := tarball.ImageFromPath(filepath.Join(onlocal.Archives(), "busybox.tar"), nil)
+	content, err := tarball.ImageFromPath(filepath.Join(localengine.Archives(), "busybox.tar"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func startPrivateRegistry(t *testing.T, user, password string) (image string, as
 
 // settle creates a sandbox of the image as the holder of a key, and returns the state that it gets
 // to.
-func settle(t *testing.T, s *lives.Service, key, image string, auth *lifecycle.ImageAuth) lifecycle.SandboxStatus {
+func settle(t *testing.T, s *conformance.Service, key, image string, auth *lifecycle.ImageAuth) lifecycle.SandboxStatus {
 	t.Helper()
 	request := s.Idle()
 	request.Image = lifecycle.Image{URI: image, Auth: auth}
@@ -114,7 +114,7 @@ func TestPrivateImageStaysItsKeys(t *testing.T) {
 	s.Boot(t)
 	want(bobKey, image, nil, "Failed")
 	want(aliceKey, image, nil, "Running")
-	want(lives.AdminKey, image, nil, "Running")
+	want(conformance.AdminKey, image, nil, "Running")
 	listed, err := s.API.ListImagesWithResponse(t.Context())
 	if err != nil || listed.JSON200 == nil {
 		t.Fatal(err)
@@ -151,11 +151,11 @@ func TestUserNamesNoInternalRegistry(t *testing.T) {
 	if n := asked.Load() - before; n != 0 {
 		t.Errorf("the registry was asked %d times", n)
 	}
-	if got := settle(t, s, lives.AdminKey, image, &lifecycle.ImageAuth{Username: "robot", Password: "word"}); got.State != "Running" {
+	if got := settle(t, s, conformance.AdminKey, image, &lifecycle.ImageAuth{Username: "robot", Password: "word"}); got.State != "Running" {
 		t.Errorf("an administrator: %s %s", got.State, got.Message)
 	}
 	for _, ref := range []string{"sandbox/missing:dev", "docker.io/sandbox/missing:dev"} {
-		if got := settle(t, s, lives.AdminKey, ref, nil); got.State != "Failed" || !strings.Contains(got.Message, "no registry is asked") {
+		if got := settle(t, s, conformance.AdminKey, ref, nil); got.State != "Failed" || !strings.Contains(got.Message, "no registry is asked") {
 			t.Errorf("%s: %s %s", ref, got.State, got.Message)
 		}
 	}

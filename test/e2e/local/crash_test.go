@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )
@@ -35,7 +35,7 @@ const crashRounds = 8
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
-	s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
+	s := conformance.Start(t, onLocal(on), conformance.Plan{Program: true})
 	random := random.New(t)
 	st := &crashRun{s: s, code: map[string]int{}, deleted: map[string]bool{}}
 	images := newSlowRegistry(t)
@@ -85,7 +85,7 @@ func TestCrash(t *testing.T) {
 	st.check(t)
 	s.DeleteAll(t)
 	for _, sandbox := range s.Everything(t) {
-		if !lives.Final(s.Get(t, sandbox.ID).Status.State) {
+		if !conformance.Final(s.Get(t, sandbox.ID).Status.State) {
 			s.Await(t, sandbox.ID, "Terminated")
 		}
 	}
@@ -96,7 +96,7 @@ func TestCrash(t *testing.T) {
 
 // crashRun is what a service that is killed was asked to do, and what it answered.
 type crashRun struct {
-	s        *lives.Service
+	s        *conformance.Service
 	mu       sync.Mutex
 	accepted []string
 	code     map[string]int  // of those that end by themselves
@@ -109,13 +109,13 @@ func (st *crashRun) create(t *testing.T, image string, code int) {
 	if code != 0 {
 		command = fmt.Sprintf("sleep 0.3; exit %d", code)
 	}
-	request := lives.Request(image, "sh", "-c", command)
+	request := conformance.Request(image, "sh", "-c", command)
 	request.Timeout = int((*crashTime + 10*time.Minute).Seconds()) // none may expire
-	answer, err := st.s.Try(http.MethodPost, "/v1/sandboxes", lives.Encode(t, request))
+	answer, err := st.s.Try(http.MethodPost, "/v1/sandboxes", conformance.Encode(t, request))
 	if err != nil {
 		return // killed before it answered: nothing was promised
 	}
-	created, err := lives.Decode[lifecycle.CreatedSandbox](answer)
+	created, err := conformance.Decode[lifecycle.CreatedSandbox](answer)
 	if err != nil {
 		t.Errorf("create: %v", err)
 		return
@@ -192,8 +192,8 @@ func (st *crashRun) check(t *testing.T) {
 // and returns how many it has killed.
 func (m machine) killKeeper(t *testing.T) (killed int) {
 	t.Helper()
-	for pid, line := range onlocal.CommandLines() {
-		if !strings.Contains(line, "sandbox-keeper\x00--folder\x00/run/sandbox-local/"+m.Key()+"\x00") {
+	for pid, line := range localengine.CommandLines() {
+		if !strings.Contains(line, "sandbox-keeper\x00--directory\x00/run/sandbox-local/"+m.Key()+"\x00") {
 			continue
 		}
 		switch err := unix.Kill(pid, unix.SIGKILL); err {
@@ -210,7 +210,7 @@ func (m machine) killKeeper(t *testing.T) (killed int) {
 func (m machine) awaitEmptyTrash(t *testing.T) {
 	t.Helper()
 	wait.Until(t, "what was removed is gone from the disk", func() bool {
-		trash, err := os.ReadDir(filepath.Join(m.Folder, "trash"))
+		trash, err := os.ReadDir(filepath.Join(m.Directory, "trash"))
 		return err == nil && len(trash) == 0
 	})
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestDiskLimit: a sandbox that has filled its file system has its service, says what is wrong,
@@ -14,7 +14,7 @@ func TestDiskLimit(t *testing.T) {
 	t.Parallel()
 	limited := newMachines()
 	limited.Local = "disk_mib = 64\n"
-	s := lives.Start(t, onLocal(limited), lives.Plan{Program: true})
+	s := conformance.Start(t, onLocal(limited), conformance.Plan{Program: true})
 	one, two := s.Running(t, s.Idle()), s.Running(t, s.Idle())
 	full, other := s.Enter(t, one), s.Enter(t, two)
 

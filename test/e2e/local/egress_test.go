@@ -11,13 +11,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 )
 
 // sidecars are those of the services on these machines.
-func (m *machines) sidecars(instance string) lives.Sidecars {
-	return lives.Sidecars{
+func (m *machines) sidecars(instance string) conformance.Sidecars {
+	return conformance.Sidecars{
 		Kill: func(t *testing.T, id string) {
 			t.Helper()
 			kill(t, m.of(instance).sidecar(t, id))
@@ -70,14 +70,14 @@ func (m machine) sidecar(t *testing.T, id string) int {
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
-	o := onlocal.NewOutside(t)
-	s := lives.Start(t, onLocal(on), lives.Plan{Settings: "[docker]\ndrop_capabilities = []\n" + o.EgressSettings(egressImage)})
+	o := localengine.NewOutside(t)
+	s := conformance.Start(t, onLocal(on), conformance.Plan{Settings: "[docker]\ndrop_capabilities = []\n" + o.EgressSettings(egressImage)})
 	id := s.Running(t, s.Confined("allowed.test"))
 	inside := s.Enter(t, id)
 
-	lives.Reaches(t, inside, "allowed.test")
-	lives.ReachesNot(t, inside, "denied.test")
-	lives.ReachesNot(t, inside, o.Denied)
+	conformance.Reaches(t, inside, "allowed.test")
+	conformance.ReachesNot(t, inside, "denied.test")
+	conformance.ReachesNot(t, inside, o.Denied)
 	t.Run("root has no way around it", func(t *testing.T) {
 		const netAdmin, netRaw = 1 << 12, 1 << 13
 		var bounding, effective uint64
@@ -93,30 +93,30 @@ func TestEgress(t *testing.T) {
 		}
 		// A name server that root chooses is not asked.
 		inside.Want(t, "echo nameserver "+o.Denied+" >/etc/resolv.conf && cat /etc/resolv.conf", "nameserver "+o.Denied+"\n")
-		lives.Reaches(t, inside, "allowed.test")
+		conformance.Reaches(t, inside, "allowed.test")
 	})
-	lives.Egress(t, s, id, o, on.sidecars(s.Instance))
+	conformance.Egress(t, s, id, o, on.sidecars(s.Instance))
 }
 
 // TestEgressSurvivesTheService: a service that is killed, and one that loses its database, find
 // sidecars and policies again.
 func TestEgressSurvivesTheService(t *testing.T) {
 	t.Parallel()
-	o := onlocal.NewOutside(t)
-	s := lives.Start(t, onLocal(newMachines()), lives.Plan{Program: true, Settings: o.EgressSettings(egressImage)})
-	lives.EgressSurvivesTheService(t, s)
+	o := localengine.NewOutside(t)
+	s := conformance.Start(t, onLocal(newMachines()), conformance.Plan{Program: true, Settings: o.EgressSettings(egressImage)})
+	conformance.EgressSurvivesTheService(t, s)
 }
 
 // TestEgressWithoutUpstream: an egress daemon that is configured with no name server asks those of
 // the host when its sidecar was made, which are the sandbox's too.
 func TestEgressWithoutUpstream(t *testing.T) {
 	t.Parallel()
-	on, o := newMachines(), onlocal.NewOutside(t)
+	on, o := newMachines(), localengine.NewOutside(t)
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(file, []byte("nameserver "+o.NameServer+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	s := lives.Start(t, onLocal(on), lives.Plan{
+	s := conformance.Start(t, onLocal(on), conformance.Plan{
 		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage), Program: true,
 		Wrapper: []string{"unshare", "--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, file},
 	})
@@ -133,7 +133,7 @@ func TestEgressWithoutUpstream(t *testing.T) {
 		t.Errorf("resolv.conf of the sandbox and its sidecar: %q", files)
 	}
 	inside := s.Enter(t, id)
-	lives.Reaches(t, inside, "allowed.test")
-	lives.ReachesNot(t, inside, "denied.test")
-	lives.ReachesNot(t, inside, o.Denied)
+	conformance.Reaches(t, inside, "allowed.test")
+	conformance.ReachesNot(t, inside, "denied.test")
+	conformance.ReachesNot(t, inside, o.Denied)
 }

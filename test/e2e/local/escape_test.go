@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 )
 
 const escapeProgram = "sandbox.internal/test/e2e/local/testdata/escape"
@@ -33,14 +33,14 @@ func TestEscape(t *testing.T) {
 		t.Run(runtime, func(t *testing.T) {
 			t.Parallel()
 			on := newMachines()
-			s := lives.Start(t, onLocal(on), lives.Plan{
+			s := conformance.Start(t, onLocal(on), conformance.Plan{
 				Settings: fmt.Sprintf("[[runtime.classes]]\nname = \"tried\"\nhandler = %q\n", runtime),
 			})
 			neighbour := s.Running(t, s.Idle())
 			before := hostState(t)
 			attempts := escape(t, s, "tried", outsideOf(t, on.of(s.Instance), neighbour))
 			for _, line := range attempts {
-				if !strings.HasPrefix(line, "refused ") && (!onlocal.OwnKernel(runtime) || ofHost.MatchString(line)) {
+				if !strings.HasPrefix(line, "refused ") && (!localengine.OwnKernel(runtime) || ofHost.MatchString(line)) {
 					t.Error(line)
 				}
 			}
@@ -65,7 +65,7 @@ func TestEscapeIsNoticed(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
 	on.Local = "user_namespaces = \"off\"\n" // or the network is not the sandbox's to send anything from
-	s := lives.Start(t, onLocal(on), lives.Plan{Settings: "[docker]\ndrop_capabilities = []\nseccomp_profile = \"unconfined\"\n"})
+	s := conformance.Start(t, onLocal(on), conformance.Plan{Settings: "[docker]\ndrop_capabilities = []\nseccomp_profile = \"unconfined\"\n"})
 	neighbour := s.Running(t, s.Idle())
 	target := outsideOf(t, on.of(s.Instance), neighbour)
 	target.Addresses = nil
@@ -97,7 +97,7 @@ func (m machine) hostAddresses(t *testing.T) []net.IP {
 	var found []net.IP
 	for _, link := range links {
 		_, err := os.Stat(filepath.Join("/sys/class/net", link.Name, "bridge"))
-		if link.Name != m.Bridge && (err == nil && link.Name != "docker0" || onlocal.TestLink.MatchString(link.Name)) {
+		if link.Name != m.Bridge && (err == nil && link.Name != "docker0" || localengine.TestLink.MatchString(link.Name)) {
 			continue
 		}
 		addresses, err := link.Addrs()
@@ -138,7 +138,7 @@ func outsideOf(t *testing.T, m machine, neighbour string) target {
 		out.Addresses = append(out.Addresses, fmt.Sprintf("%s:%d", address, port))
 	}
 	for _, r := range m.Records(t, neighbour) {
-		out.Addresses = append(out.Addresses, fmt.Sprintf("%s:%d", r.Run.Network.Address, lives.DaemonPort))
+		out.Addresses = append(out.Addresses, fmt.Sprintf("%s:%d", r.Run.Network.Address, conformance.DaemonPort))
 		for _, published := range r.Run.Network.Ports {
 			for _, address := range addresses {
 				out.Addresses = append(out.Addresses, fmt.Sprintf("%s:%d", address, published))
@@ -152,14 +152,14 @@ func outsideOf(t *testing.T, m machine, neighbour string) target {
 }
 
 // escape runs the program in a sandbox of the class and returns its lines.
-func escape(t *testing.T, s *lives.Service, class string, target target) []string {
+func escape(t *testing.T, s *conformance.Service, class string, target target) []string {
 	t.Helper()
-	program := lives.Build(t, escapeProgram)
-	folder := lives.HostVolume(filepath.Dir(program), "/programs")
+	program := conformance.Build(t, escapeProgram)
+	directory := conformance.HostVolume(filepath.Dir(program), "/programs")
 	yes := true
-	folder.ReadOnly = &yes
+	directory.ReadOnly = &yes
 	request := s.Idle()
-	request.Volumes = []lifecycle.Volume{folder}
+	request.Volumes = []lifecycle.Volume{directory}
 	if class != "" {
 		request.RuntimeClass = &class
 	}
@@ -208,7 +208,7 @@ func hostState(t *testing.T) string {
 func TestFilesOfTheHostAreBounded(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
-	s := lives.Start(t, onLocal(on), lives.Plan{})
+	s := conformance.Start(t, onLocal(on), conformance.Plan{})
 	id := s.Running(t, s.Idle())
 	inside := s.Enter(t, id)
 	const mebibytes = 40
@@ -227,13 +227,13 @@ func TestFilesOfTheHostAreBounded(t *testing.T) {
 		t.Errorf("/dev/shm: %+v", got)
 	}
 	for _, r := range on.of(s.Instance).Records(t, id) {
-		folder := filepath.Join(on.of(s.Instance).Folder, "containers", r.ID)
-		_ = filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
+		directory := filepath.Join(on.of(s.Instance).Directory, "containers", r.ID)
+		_ = filepath.WalkDir(directory, func(path string, entry os.DirEntry, err error) error {
 			if err != nil {
 				t.Error(err)
 				return nil
 			}
-			if path == filepath.Join(folder, "disk") {
+			if path == filepath.Join(directory, "disk") {
 				return filepath.SkipDir
 			}
 			var stat unix.Stat_t

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // identity prints what a program may take for the identity of its machine, or for random, a line
@@ -27,11 +27,11 @@ var identityNames = []string{
 func TestForksDiffer(t *testing.T) {
 	t.Parallel()
 	const forks = 64
-	s := lives.Start(t, onLocal(newMachines()), lives.Plan{})
-	parent := s.Running(t, lives.Limited(lives.Request(baseImage, "sleep", "1000"), "1", "128Mi"))
+	s := conformance.Start(t, onLocal(newMachines()), conformance.Plan{})
+	parent := s.Running(t, conformance.Limited(conformance.Request(baseImage, "sleep", "1000"), "1", "128Mi"))
 	s.Enter(t, parent).Want(t, "echo 0123456789abcdef0123456789abcdef >/etc/machine-id", "")
 	answer := s.Send(t, http.MethodPost, "/v1/sandboxes/"+parent+"/fork", fmt.Sprintf(`{"count":%d,"timeout":600}`, forks), "Prefer", "wait=60")
-	list, err := lives.Decode[lifecycle.ForkList](answer)
+	list, err := conformance.Decode[lifecycle.ForkList](answer)
 	if err != nil || answer.Status != http.StatusAccepted || len(list.Items) != forks {
 		t.Fatalf("fork: %s, %v", answer, err)
 	}
@@ -53,7 +53,7 @@ func TestForksDiffer(t *testing.T) {
 	for _, id := range boxes {
 		s.Await(t, id, "Running")
 		differs(id, "id", id)
-		differs(id, "token", fmt.Sprint(s.Endpoint(t, id, lives.DaemonPort).Headers))
+		differs(id, "token", fmt.Sprint(s.Endpoint(t, id, conformance.DaemonPort).Headers))
 		got := s.Enter(t, id).Run(t, identity)
 		lines := strings.Split(strings.TrimSpace(got.Stdout), "\n")
 		if got.Code != 0 || len(lines) != len(identityNames)+1 {
@@ -71,7 +71,7 @@ func TestForksDiffer(t *testing.T) {
 	const own = "cat /etc/machine-id"
 	before := s.Enter(t, boxes[1]).Run(t, own).Stdout
 	s.Enter(t, boxes[1]).Want(t, "grep -c '^[0-9a-f]\\{32\\}$' /etc/machine-id", "1\n")
-	taken, err := lives.Decode[lifecycle.Snapshot](s.Send(t, http.MethodPost, "/v1/sandboxes/"+boxes[1]+"/snapshots", "", "Prefer", "wait=60"))
+	taken, err := conformance.Decode[lifecycle.Snapshot](s.Send(t, http.MethodPost, "/v1/sandboxes/"+boxes[1]+"/snapshots", "", "Prefer", "wait=60"))
 	if err != nil || taken.Status.State != "Ready" {
 		t.Fatalf("the snapshot is %+v, %v", taken, err)
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 func TestLimitsAreTrueInside(t *testing.T) {
@@ -12,10 +12,10 @@ func TestLimitsAreTrueInside(t *testing.T) {
 	for _, runtime := range []string{"crun", "runc"} {
 		t.Run(runtime, func(t *testing.T) {
 			t.Parallel()
-			s := lives.Start(t, onLocal(newMachines()), lives.Plan{
+			s := conformance.Start(t, onLocal(newMachines()), conformance.Plan{
 				Settings: fmt.Sprintf("[[runtime.classes]]\nname = \"other\"\nhandler = %q\n", runtime),
 			})
-			lives.TrueLimits(t, s, "other")
+			conformance.TrueLimits(t, s, "other")
 		})
 	}
 }

@@ -1,18 +1,18 @@
 package local_test
 
-import "sandbox.internal/test/e2e/lives/onlocal"
+import "sandbox.internal/test/e2e/conformance/localengine"
 
 const (
-	egressImage  = onlocal.EgressImage
-	busyboxImage = onlocal.BusyboxImage
-	baseImage    = onlocal.BaseImage
+	egressImage  = localengine.EgressImage
+	busyboxImage = localengine.BusyboxImage
+	baseImage    = localengine.BaseImage
 )
 
 // machines are where the services under test keep what is their engines'.
-type machines struct{ *onlocal.Machines }
+type machines struct{ *localengine.Machines }
 
-func newMachines() *machines { return &machines{onlocal.New(*usual)} }
+func newMachines() *machines { return &machines{localengine.New(*usual)} }
 
 func (m *machines) of(instance string) machine { return machine{m.Of(instance)} }
 
-type machine struct{ onlocal.Machine }
+type machine struct{ localengine.Machine }

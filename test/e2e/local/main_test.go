@@ -10,8 +10,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 )
 
 // usual is the OCI runtime of sandboxes that do not choose another one.
@@ -24,8 +24,8 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		onlocal.Remove()
-		lives.RemoveBuilt()
+		localengine.Remove()
+		conformance.RemoveBuilt()
 		os.Exit(code)
 	}))
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	sandbox "sandbox.internal/clients/go"
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 	"sandbox.internal/test/wait"
 )
 
@@ -35,15 +35,15 @@ const asking = `python3 -c 'import socket; print(socket.create_connection(("127.
 // snapshot of memory was taken, after each rollback to it, also by a service that was killed
 // before.
 func TestMemorySnapshot(t *testing.T) {
-	if !onlocal.OwnKernel(*usual) {
+	if !localengine.OwnKernel(*usual) {
 		t.Skip("processes are kept by gVisor alone: -runtime runsc")
 	}
 	t.Parallel()
 	on := newMachines()
 	on.Python = true
-	s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
+	s := conformance.Start(t, onLocal(on), conformance.Plan{Program: true})
 	dial := func() *sandbox.Client {
-		client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: lives.AdminKey})
+		client, err := sandbox.New(&sandbox.Options{URL: s.URL, Key: conformance.AdminKey})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +51,7 @@ func TestMemorySnapshot(t *testing.T) {
 		return client
 	}
 	client := dial()
-	box, err := client.Create(t.Context(), &sandbox.CreateOptions{Image: onlocal.PythonImage, Memory: "1Gi", Env: map[string]string{"GREETING": "hello"}})
+	box, err := client.Create(t.Context(), &sandbox.CreateOptions{Image: localengine.PythonImage, Memory: "1Gi", Env: map[string]string{"GREETING": "hello"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 )
 
 // TestPage types what docs/local.md has for looking at a sandbox by hand, and then, once the
@@ -18,7 +18,7 @@ import (
 func TestPage(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
-	s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
+	s := conformance.Start(t, onLocal(on), conformance.Plan{Program: true})
 	prints := s.Idle()
 	prints.Entrypoint = []string{"sh", "-c", "echo hello; exec sleep 1000"}
 	id, paused := s.Running(t, prints), s.Running(t, s.Idle())
@@ -30,7 +30,7 @@ func TestPage(t *testing.T) {
 	m := on.of(s.Instance)
 	variables, look, remove := pageBlock(t, `K=$(printf`), pageBlock(t, `nft list table`), pageBlock(t, `ip link delete`)
 	for _, change := range [][2]string{
-		{"/var/lib/sandbox-server/local", m.Folder}, {"B=sandbox0", "B=" + m.Bridge}, {"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11", id},
+		{"/var/lib/sandbox-server/local", m.Directory}, {"B=sandbox0", "B=" + m.Bridge}, {"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11", id},
 	} {
 		if !strings.Contains(variables+look, change[0]) {
 			t.Errorf("docs/local.md has no %q any more", change[0])
@@ -41,7 +41,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Errorf("%v, after\n%s", err, shown)
 	}
-	for _, want := range []string{":44772 ", "hello\n", "sandbox-keeper", "table inet " + m.Bridge, "master " + m.Bridge, m.Folder + "/containers/"} {
+	for _, want := range []string{":44772 ", "hello\n", "sandbox-keeper", "table inet " + m.Bridge, "master " + m.Bridge, m.Directory + "/containers/"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("there is no %q in\n%s", want, shown)
 		}
@@ -51,9 +51,9 @@ func TestPage(t *testing.T) {
 	if running := m.Records(t, ""); len(running) != 2 {
 		t.Fatalf("%d containers are left, want 2", len(running))
 	}
-	removed, _ := shell(t, variables+remove)    // a process may have ended before it is killed, or there is no DOCKER-USER: what is left counts
-	for _, name := range onlocal.EmptyFolders { // left fails where one is missing
-		if err := os.MkdirAll(m.Folder+"/"+name, 0o700); err != nil {
+	removed, _ := shell(t, variables+remove)            // a process may have ended before it is killed, or there is no DOCKER-USER: what is left counts
+	for _, name := range localengine.EmptyDirectories { // left fails where one is missing
+		if err := os.MkdirAll(m.Directory+"/"+name, 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 	"sandbox.internal/test/wait"
 )
 
@@ -29,15 +29,15 @@ func TestReboot(t *testing.T) {
 	for name, disk := range map[string]string{"unbounded": "", "bounded": "disk_mib = 64\n"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			on, o := newMachines(), onlocal.NewOutside(t)
+			on, o := newMachines(), localengine.NewOutside(t)
 			on.Local = "keep_across_reboot = true\n" + disk
-			s := lives.Start(t, onLocal(on), lives.Plan{Program: true, Settings: o.EgressSettings(egressImage)})
+			s := conformance.Start(t, onLocal(on), conformance.Plan{Program: true, Settings: o.EgressSettings(egressImage)})
 			testReboot(t, s, on.of(s.Instance))
 		})
 	}
 }
 
-func testReboot(t *testing.T, s *lives.Service, m machine) {
+func testReboot(t *testing.T, s *conformance.Service, m machine) {
 	request := s.Confined("allowed.test")
 	request.Entrypoint = []string{"sh", "-c", "echo started >>/starts; sync /starts; exec sleep 1000"}
 	request.Env = lifecycle.Env{"GREETING": "hello"}
@@ -46,7 +46,7 @@ func testReboot(t *testing.T, s *lives.Service, m machine) {
 	request.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", Pvc: &lifecycle.ClaimSource{ClaimName: claim}}}
 	running, paused := s.Running(t, request), s.Running(t, s.Idle())
 	token := s.Endpoint(t, running, 44772).Headers
-	write := `for f in /kept /data/kept; do echo kept >$f && sync $f; done && mkdir -p /folder/below && ln -s /kept /folder/link && chown 7:8 /kept &&
+	write := `for f in /kept /data/kept; do echo kept >$f && sync $f; done && mkdir -p /directory/below && ln -s /kept /directory/link && chown 7:8 /kept &&
 		sync && echo written`
 	s.Enter(t, running).Want(t, write, "written\n")
 	s.Enter(t, paused).Want(t, "echo kept >/kept && sync && echo written", "written\n")
@@ -80,9 +80,9 @@ func testReboot(t *testing.T, s *lives.Service, m machine) {
 		t.Errorf("headers of the endpoint are %v, and were %v", got, token)
 	}
 	inside := s.Enter(t, running)
-	inside.Want(t, "cat /starts /kept /data/kept /folder/link; stat -c %u:%g /kept; echo $GREETING", "started\nstarted\nkept\nkept\nkept\n7:8\nhello\n")
-	lives.Reaches(t, inside, "denied.test")
-	lives.ReachesNot(t, inside, "allowed.test")
+	inside.Want(t, "cat /starts /kept /data/kept /directory/link; stat -c %u:%g /kept; echo $GREETING", "started\nstarted\nkept\nkept\nkept\n7:8\nhello\n")
+	conformance.Reaches(t, inside, "denied.test")
+	conformance.ReachesNot(t, inside, "allowed.test")
 	if got := s.Policy(t, http.MethodGet, running, ""); len(got.Egress) != 1 || got.Egress[0].Target != "denied.test" {
 		t.Errorf("policy: %+v", got)
 	}
@@ -101,7 +101,7 @@ func testReboot(t *testing.T, s *lives.Service, m machine) {
 		s.Await(t, id, "Terminated")
 		s.Gone(t, id)
 	}
-	if err := os.RemoveAll(filepath.Join(m.Folder, "volumes", claim)); err != nil {
+	if err := os.RemoveAll(filepath.Join(m.Directory, "volumes", claim)); err != nil {
 		t.Error(err)
 	}
 	m.awaitEmptyTrash(t)
@@ -124,13 +124,13 @@ func (m machine) reboot(t *testing.T) {
 			continue
 		}
 		m.endProcess(t, r.ID, r.Run.Process.PID)
-		path := filepath.Join(m.Folder, "containers", r.ID, "container.json")
+		path := filepath.Join(m.Directory, "containers", r.ID, "container.json")
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		content = bytes.Replace(content, bytes.TrimSpace(boot), []byte("00000000-0000-0000-0000-000000000000"), 1)
-		if err := errors.Join(os.WriteFile(path, content, 0o600), json.Unmarshal(content, &onlocal.Record{})); err != nil {
+		if err := errors.Join(os.WriteFile(path, content, 0o600), json.Unmarshal(content, &localengine.Record{})); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance/localengine"
 )
 
 const (
@@ -39,7 +39,7 @@ type slowRegistry struct {
 
 func newSlowRegistry(t *testing.T) *slowRegistry {
 	t.Helper()
-	base, err := tarball.ImageFromPath(filepath.Join(onlocal.Archives(), "busybox.tar"), nil)
+	base, err := tarball.ImageFromPath(filepath.Join(localengine.Archives(), "busybox.tar"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestSnapshotsHaveNoSecrets: no file of the engine's store has a secret that a sandbox was given,
@@ -26,7 +26,7 @@ func TestSnapshotsHaveNoSecrets(t *testing.T) {
 	m := newMachines()
 	m.Local = fmt.Sprintf("insecure_registries = [%q]", host)
 	backend := onLocal(m)
-	s := lives.Start(t, backend, lives.Plan{Program: true})
+	s := conformance.Start(t, backend, conformance.Plan{Program: true})
 	r := s.Idle()
 	r.Image = lifecycle.Image{URI: image, Auth: &lifecycle.ImageAuth{Username: user, Password: password}}
 	r.Env = lifecycle.Env{"GIVEN": "value-of-the-environment"}
@@ -35,11 +35,11 @@ func TestSnapshotsHaveNoSecrets(t *testing.T) {
 	box := s.Enter(t, id)
 	// Each word is joined by the shell: the command's text may be in a file.
 	box.Want(t, `p=part; echo volume-$p-secret >/data/file; echo memory-$p-secret >/dev/shm/file; echo written-$p-known >/root/file; echo config-$p-known >/etc/known`, "")
-	token := s.Endpoint(t, id, lives.DaemonPort).Headers["X-EXECD-ACCESS-TOKEN"]
+	token := s.Endpoint(t, id, conformance.DaemonPort).Headers["X-EXECD-ACCESS-TOKEN"]
 	secrets := []string{user, password, "value-of-the-environment", token, "volume-part-secret", "memory-part-secret"}
 
 	path := "/v1/sandboxes/" + id
-	taken, err := lives.Decode[lifecycle.Snapshot](s.Send(t, http.MethodPost, path+"/snapshots", `{"name":"kept"}`, "Prefer", "wait=60"))
+	taken, err := conformance.Decode[lifecycle.Snapshot](s.Send(t, http.MethodPost, path+"/snapshots", `{"name":"kept"}`, "Prefer", "wait=60"))
 	if err != nil || taken.Status.State != "Ready" {
 		t.Fatalf("the snapshot is %+v, %v", taken, err)
 	}
@@ -52,17 +52,17 @@ func TestSnapshotsHaveNoSecrets(t *testing.T) {
 		}
 	}
 	archive := s.Send(t, http.MethodGet, "/v1/snapshots/"+taken.ID+"/diff", "", "Accept", "application/x-tar").Body
-	folder := filepath.Join(m.of(s.Instance).Folder, "images")
+	directory := filepath.Join(m.of(s.Instance).Directory, "images")
 	for _, secret := range append(secrets, "value-of-the-fork") {
 		if len(secret) < 10 {
 			t.Fatalf("the secret %q is too short to be looked for", secret)
 		}
-		if found := filesWith(t, folder, secret); len(found) > 0 || strings.Contains(archive, secret) {
+		if found := filesWith(t, directory, secret); len(found) > 0 || strings.Contains(archive, secret) {
 			t.Errorf("%q is in the files %q, in the archive: %t", secret, found, strings.Contains(archive, secret))
 		}
 	}
 	for _, known := range []string{"written-part-known", "config-part-known"} {
-		found := filesWith(t, folder, known)
+		found := filesWith(t, directory, known)
 		inSnapshot, inLayer := false, false
 		for _, name := range found {
 			inSnapshot = inSnapshot || strings.HasPrefix(name, "snapshots/")
@@ -74,18 +74,18 @@ func TestSnapshotsHaveNoSecrets(t *testing.T) {
 	}
 }
 
-// filesWith returns the files below a folder that have a text in their content, their name, the
+// filesWith returns the files below a directory that have a text in their content, their name, the
 // target of a symbolic link. What is removed meanwhile is left out.
-func filesWith(t *testing.T, folder, text string) (found []string) {
+func filesWith(t *testing.T, directory, text string) (found []string) {
 	t.Helper()
-	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		if os.IsNotExist(err) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		name, err := filepath.Rel(folder, path)
+		name, err := filepath.Rel(directory, path)
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/coder/websocket"
 
 	execd "sandbox.internal/clients/go/execd"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -19,19 +19,19 @@ import (
 // matter, a service that is killed.
 func TestFailureSignatures(t *testing.T) {
 	t.Parallel()
-	s := lives.Start(t, onLocal(newMachines()), lives.Plan{Program: true})
+	s := conformance.Start(t, onLocal(newMachines()), conformance.Plan{Program: true})
 	var boxes [6]string
-	lives.Concurrently([]int{0, 1, 2, 3, 4, 5}, func(i int) {
-		boxes[i] = s.Create(t, lives.Limited(lives.Request(baseImage, "sleep", "1000"), "1", "128Mi"))
+	conformance.Concurrently([]int{0, 1, 2, 3, 4, 5}, func(i int) {
+		boxes[i] = s.Create(t, conformance.Limited(conformance.Request(baseImage, "sleep", "1000"), "1", "128Mi"))
 	})
-	proxied := func(t *testing.T, id string) *lives.Box {
-		return lives.ExecdThroughTheService(t, s.Inside(t, id, lives.DaemonPort))
+	proxied := func(t *testing.T, id string) *conformance.Box {
+		return conformance.ExecdThroughTheService(t, s.Inside(t, id, conformance.DaemonPort))
 	}
 
 	// The first request follows Running without a pause, and reads what the image's layers have.
 	t.Run("502 after Running, and a file that is missing in the image", func(t *testing.T) {
 		var digests [len(boxes)]string
-		lives.Concurrently([]int{0, 1, 2, 3, 4, 5}, func(i int) {
+		conformance.Concurrently([]int{0, 1, 2, 3, 4, 5}, func(i int) {
 			s.Await(t, boxes[i], "Running")
 			digests[i] = proxied(t, boxes[i]).Run(t, "find /usr/lib/python3* -name '*.py' | sort | xargs cat | sha256sum").Stdout
 		})
@@ -46,7 +46,7 @@ func TestFailureSignatures(t *testing.T) {
 		command := inBackground(t, proxied(t, id), "sleep 1000")
 		looked := func(when string) {
 			t.Helper()
-			for _, inside := range []*lives.Box{s.Enter(t, id), proxied(t, id)} {
+			for _, inside := range []*conformance.Box{s.Enter(t, id), proxied(t, id)} {
 				got, err := inside.Client.GetCommandStatusWithResponse(t.Context(), command)
 				if err != nil || got.JSON200 == nil || !got.JSON200.Running {
 					t.Errorf("%s the status is %v, %s", when, err, got.Body)
@@ -65,7 +65,7 @@ func TestFailureSignatures(t *testing.T) {
 	// Bytes, and then silence, on connections of which others are closed and reused meanwhile.
 	t.Run("a reset of a long stream, and of an idle connection", func(t *testing.T) {
 		var others atomic.Int64
-		lives.Concurrently(boxes[:], func(id string) {
+		conformance.Concurrently(boxes[:], func(id string) {
 			inside := proxied(t, id)
 			if got := inside.Run(t, "for i in 1 2 3 4 5; do head -c 300000 /dev/zero | tr '\\0' x; echo; sleep 1; done"); got.Code != 0 ||
 				len(got.Stdout) != 5*300001 {
@@ -82,7 +82,7 @@ func TestFailureSignatures(t *testing.T) {
 
 	t.Run("already attached, of a terminal whose viewer or sandbox is gone", func(t *testing.T) {
 		id := boxes[1]
-		inside := s.Inside(t, id, lives.DaemonPort)
+		inside := s.Inside(t, id, conformance.DaemonPort)
 		created, err := proxied(t, id).Client.StartTerminalWithResponse(t.Context(), nil, execd.TerminalRequest{})
 		if err != nil || created.JSON200 == nil {
 			t.Fatalf("create a terminal: %v, %s", err, created.Body)
@@ -92,7 +92,7 @@ func TestFailureSignatures(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 			defer cancel()
 			conn, response, err := websocket.Dial(ctx, "ws://"+host+inside.Prefix+path,
-				&websocket.DialOptions{HTTPHeader: http.Header{lives.KeyHeader: {s.Key}}})
+				&websocket.DialOptions{HTTPHeader: http.Header{conformance.KeyHeader: {s.Key}}})
 			if conn != nil {
 				t.Cleanup(func() { conn.CloseNow() })
 			}
@@ -128,7 +128,7 @@ func TestFailureSignatures(t *testing.T) {
 	t.Run("one heavy command ends the sandbox with 137", func(t *testing.T) {
 		id := boxes[2]
 		inside := proxied(t, id)
-		lives.Concurrently([]int{1, 2, 3}, func(int) {
+		conformance.Concurrently([]int{1, 2, 3}, func(int) {
 			if got := inside.Run(t, "python3 -c 'x = bytearray(512 << 20)'"); got.Code != 137 || got.Reason != "OOM_KILLED" {
 				t.Errorf("a command that needs too much memory: %+v", got)
 			}
@@ -160,7 +160,7 @@ func TestFailureSignatures(t *testing.T) {
 }
 
 // inBackground starts a command in the background and returns its id.
-func inBackground(t *testing.T, inside *lives.Box, command string) string {
+func inBackground(t *testing.T, inside *conformance.Box, command string) string {
 	t.Helper()
 	background := true
 	response, err := inside.Client.RunCommandWithResponse(t.Context(), nil, execd.CommandRequest{Command: command, Background: &background})

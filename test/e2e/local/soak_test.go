@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 	"sandbox.internal/test/wait"
 )
 
@@ -28,7 +28,7 @@ var soakTime = flag.Duration("soak", 30*time.Second, "how long TestSoak creates,
 // shorter time.
 func TestSoak(t *testing.T) {
 	on := newMachines()
-	s := lives.Start(t, onLocal(on), lives.Plan{Program: true, Server: "terminated_retention = 1"})
+	s := conformance.Start(t, onLocal(on), conformance.Plan{Program: true, Server: "terminated_retention = 1"})
 	m := on.of(s.Instance)
 	idle := s.Idle()
 	idle.Timeout = int((*soakTime + 10*time.Minute).Seconds())
@@ -59,7 +59,7 @@ func TestSoak(t *testing.T) {
 
 // soak goes on for a time, and until each of its workers has had some lives, however slow the
 // machine is.
-func soak(t *testing.T, s *lives.Service, long time.Duration) int {
+func soak(t *testing.T, s *conformance.Service, long time.Duration) int {
 	t.Helper()
 	const least = 4
 	var workers sync.WaitGroup
@@ -88,7 +88,7 @@ type held struct {
 }
 
 // settled returns what is held once every sandbox but one has been forgotten.
-func (m machine) settled(t *testing.T, s *lives.Service) held {
+func (m machine) settled(t *testing.T, s *conformance.Service) held {
 	t.Helper()
 	wait.Until(t, "the records of what has ended are gone", func() bool { return len(s.Everything(t)) == 1 })
 	m.awaitEmptyTrash(t)
@@ -96,11 +96,11 @@ func (m machine) settled(t *testing.T, s *lives.Service) held {
 	return m.measure(t, s)
 }
 
-func (m machine) measure(t *testing.T, s *lives.Service) held {
+func (m machine) measure(t *testing.T, s *conformance.Service) held {
 	t.Helper()
 	var h held
 	pids := []int{s.PID}
-	for pid, line := range onlocal.CommandLines() {
+	for pid, line := range localengine.CommandLines() {
 		if strings.Contains(line, "/run/sandbox-local/"+m.Key()+"\x00") {
 			pids = append(pids, pid)
 		}
@@ -109,22 +109,22 @@ func (m machine) measure(t *testing.T, s *lives.Service) held {
 		t.Fatalf("processes %v, want the service and its keeper", pids)
 	}
 	for _, pid := range pids {
-		folder := fmt.Sprintf("/proc/%d/", pid)
-		descriptors, err := os.ReadDir(folder + "fd")
+		directory := fmt.Sprintf("/proc/%d/", pid)
+		descriptors, err := os.ReadDir(directory + "fd")
 		if err != nil {
 			t.Fatal(err)
 		}
 		h.descriptors += len(descriptors)
-		mounts, err := os.ReadFile(folder + "mountinfo")
+		mounts, err := os.ReadFile(directory + "mountinfo")
 		if err != nil {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(mounts)) { // others mount, too
-			if strings.Contains(line, m.Folder) || strings.Contains(line, "/run/sandbox-local/"+m.Key()) {
+			if strings.Contains(line, m.Directory) || strings.Contains(line, "/run/sandbox-local/"+m.Key()) {
 				h.mounts++
 			}
 		}
-		status, err := os.ReadFile(folder + "status")
+		status, err := os.ReadFile(directory + "status")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func (m machine) measure(t *testing.T, s *lives.Service) held {
 		t.Fatal(err)
 	}
 	h.rules = len(bytes.Fields(rules)) // with the elements of sets and maps
-	if err := filepath.WalkDir(m.Folder, func(path string, entry fs.DirEntry, err error) error {
+	if err := filepath.WalkDir(m.Directory, func(path string, entry fs.DirEntry, err error) error {
 		if strings.HasSuffix(path, "/images") { // they are not made here
 			return fs.SkipDir
 		}
@@ -161,13 +161,13 @@ func (m machine) measure(t *testing.T, s *lives.Service) held {
 	return h
 }
 
-func metrics(t *testing.T, s *lives.Service) string {
+func metrics(t *testing.T, s *conformance.Service) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/metrics", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header.Set(lives.KeyHeader, lives.AdminKey)
+	request.Header.Set(conformance.KeyHeader, conformance.AdminKey)
 	response, err := http.DefaultTransport.RoundTrip(request) // the contract has no such operation
 	if err != nil {
 		t.Fatal(err)

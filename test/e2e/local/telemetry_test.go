@@ -16,7 +16,7 @@ import (
 	collectortrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/wait"
 )
 
@@ -85,9 +85,9 @@ func (c *collector) take(r *http.Request) error {
 func TestTelemetry(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
-	s := lives.Start(t, onLocal(newMachines()), lives.Plan{Program: true, Settings: fmt.Sprintf(
+	s := conformance.Start(t, onLocal(newMachines()), conformance.Plan{Program: true, Settings: fmt.Sprintf(
 		"[telemetry]\nendpoint = %q\nsample_percent = 0\ninterval = 1\n", c.URL)})
-	id := lives.PortServer(t, &s.Client, 8000)
+	id := conformance.PortServer(t, &s.Client, 8000)
 	p := s.Inside(t, id, 8000)
 	p.Ready(t)
 	const parent = "00f067aa0ba902b7"

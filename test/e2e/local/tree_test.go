@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/program"
 	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
@@ -37,14 +37,14 @@ func TestSnapshotTree(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
 	// Snapshots are merged as soon as a sandbox lies on three of them.
-	folder := t.TempDir()
-	if err := program.BuildWith(t.Context(), folder, "sandbox.internal/runtime/oci.defaultChain=3", "sandbox.internal/server/cmd/sandbox-server"); err != nil {
+	directory := t.TempDir()
+	if err := program.BuildWith(t.Context(), directory, "sandbox.internal/runtime/oci.defaultChain=3", "sandbox.internal/server/cmd/sandbox-server"); err != nil {
 		t.Fatal(err)
 	}
-	other := []string{"sh", "-c", `server=$0; shift; exec "$server" "$@"`, filepath.Join(folder, "sandbox-server")}
-	s := lives.Start(t, onLocal(on), lives.Plan{Program: true, Wrapper: other})
+	other := []string{"sh", "-c", `server=$0; shift; exec "$server" "$@"`, filepath.Join(directory, "sandbox-server")}
+	s := conformance.Start(t, onLocal(on), conformance.Plan{Program: true, Wrapper: other})
 	tree := &tree{
-		t: t, s: s, machine: on.of(s.Instance), random: random.New(t), program: lives.Build(t, "sandbox.internal/runtime/engine/enginetest/probe"),
+		t: t, s: s, machine: on.of(s.Instance), random: random.New(t), program: conformance.Build(t, "sandbox.internal/runtime/engine/enginetest/probe"),
 		sandboxes: map[string]string{}, snapshots: map[string]string{},
 	}
 	tree.add(s.Running(t, tree.request()), "")
@@ -75,7 +75,7 @@ func TestSnapshotTree(t *testing.T) {
 // tree is sandboxes and snapshots, with the files that they must have.
 type tree struct {
 	t         *testing.T
-	s         *lives.Service
+	s         *conformance.Service
 	machine   machine
 	random    *rand.Rand
 	program   string
@@ -90,7 +90,7 @@ type tree struct {
 func (r *tree) request() lifecycle.CreateSandboxRequest {
 	request := r.s.Idle()
 	request.Timeout = 3600
-	volume := lives.HostVolume(filepath.Dir(r.program), "/programs")
+	volume := conformance.HostVolume(filepath.Dir(r.program), "/programs")
 	volume.ReadOnly = new(true)
 	request.Volumes = []lifecycle.Volume{volume}
 	return request
@@ -177,7 +177,7 @@ func (r *tree) add(id, files string) {
 
 // send sends a request, and kills the service or the keeper meanwhile, or does not. It returns
 // false when the answer was lost.
-func (r *tree) send(method, path, body string) (lives.Answer, bool) {
+func (r *tree) send(method, path, body string) (conformance.Answer, bool) {
 	r.t.Helper()
 	what := r.random.IntN(9) // 0: the keeper; 1: the service; 2: both
 	after := time.Duration(r.random.Int64N(int64(30 * time.Millisecond)))
@@ -186,7 +186,7 @@ func (r *tree) send(method, path, body string) (lives.Answer, bool) {
 	}
 	r.kills++
 	type sent struct {
-		answer lives.Answer
+		answer conformance.Answer
 		err    error
 	}
 	answers := make(chan sent, 1)
@@ -223,7 +223,7 @@ func (r *tree) takeSnapshot(id string) {
 	}
 	var found []lifecycle.Snapshot
 	wait.Until(r.t, "the snapshot is not Creating", func() bool {
-		list, err := lives.Decode[lifecycle.SnapshotList](r.s.Send(r.t, http.MethodGet, "/v1/snapshots?name="+name, ""))
+		list, err := conformance.Decode[lifecycle.SnapshotList](r.s.Send(r.t, http.MethodGet, "/v1/snapshots?name="+name, ""))
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -251,8 +251,8 @@ func (r *tree) checkDigests() {
 	for id, has := range r.snapshots {
 		var digest string
 		wait.Until(r.t, "snapshot "+id+" has a digest", func() bool {
-			found, err := lives.Decode[lifecycle.Snapshot](r.s.Send(r.t, http.MethodGet, "/v1/snapshots/"+id, ""))
-			digest = lives.Value(found.TreeDigest)
+			found, err := conformance.Decode[lifecycle.Snapshot](r.s.Send(r.t, http.MethodGet, "/v1/snapshots/"+id, ""))
+			digest = conformance.Value(found.TreeDigest)
 			return err == nil && digest != ""
 		})
 		has = times.ReplaceAllString(has, "")
@@ -281,7 +281,7 @@ func (r *tree) rollback(id, snapshot string) {
 		r.t.Fatalf("roll back: %s", answer)
 	}
 	r.settle(id)
-	if lives.Value(r.s.Get(r.t, id).SnapshotID) == snapshot && (known || r.files(id) == r.snapshots[snapshot]) {
+	if conformance.Value(r.s.Get(r.t, id).SnapshotID) == snapshot && (known || r.files(id) == r.snapshots[snapshot]) {
 		r.sandboxes[id] = r.snapshots[snapshot]
 	} else if known {
 		r.t.Fatalf("sandbox %s has not the files of snapshot %s", id, snapshot)
@@ -328,7 +328,7 @@ func (r *tree) fork(id string) {
 func (r *tree) createFrom(snapshot string) {
 	r.t.Helper()
 	request := r.request()
-	body := fmt.Sprintf(`{"snapshotId":%q,"timeout":3600,"volumes":%s}`, snapshot, lives.Encode(r.t, request.Volumes))
+	body := fmt.Sprintf(`{"snapshotId":%q,"timeout":3600,"volumes":%s}`, snapshot, conformance.Encode(r.t, request.Volumes))
 	answer, known := r.send(http.MethodPost, "/v1/sandboxes", body)
 	if known && answer.Status != http.StatusAccepted {
 		r.t.Fatalf("create from a snapshot: %s", answer)

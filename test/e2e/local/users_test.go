@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/clients/go/lifecycle"
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 )
 
 // TestUserNamespaces: root in a sandbox is a user that the machine does not have, and another one
@@ -25,22 +25,22 @@ func TestUserNamespaces(t *testing.T) {
 			on := newMachines()
 			on.Runtime, on.Local = runtime, "user_namespaces = \"on\"\n"
 			// The mask is that of the systemd unit: it takes nothing of the sandbox away.
-			s := lives.Start(t, onLocal(on), lives.Plan{Program: true, Wrapper: []string{"sh", "-c", `umask 077 && exec "$0" "$@"`}})
-			folder := t.TempDir()
+			s := conformance.Start(t, onLocal(on), conformance.Plan{Program: true, Wrapper: []string{"sh", "-c", `umask 077 && exec "$0" "$@"`}})
+			directory := t.TempDir()
 			request := s.Idle()
-			request.Volumes = []lifecycle.Volume{lives.HostVolume(folder, "/shared")}
+			request.Volumes = []lifecycle.Volume{conformance.HostVolume(directory, "/shared")}
 			one, two := s.Running(t, request), s.Running(t, request)
 
 			s.Enter(t, one).Want(t, "id -u; touch /shared/root /root-file && touch /shared/other && chown 1000:1000 /shared/other && echo made", "0\nmade\n")
 			s.Enter(t, two).Want(t, "stat -c %u:%g /shared/root /shared/other", "0:0\n1000:1000\n")
 			for name, want := range map[string]uint32{"root": 0, "other": 1000} {
-				if got := ownerOf(t, filepath.Join(folder, name)); got != want {
+				if got := ownerOf(t, filepath.Join(directory, name)); got != want {
 					t.Errorf("%s belongs to %d on the machine, want %d", name, got, want)
 				}
 			}
 			m := on.of(s.Instance)
 			for _, r := range m.Records(t, one) {
-				if got := ownerOf(t, filepath.Join(m.Folder, "containers", r.ID, "disk/upper/root-file")); got != 0 {
+				if got := ownerOf(t, filepath.Join(m.Directory, "containers", r.ID, "disk/upper/root-file")); got != 0 {
 					t.Errorf("a file of the sandbox belongs to %d on the disk", got)
 				}
 			}
@@ -66,7 +66,7 @@ func TestUserNamespaces(t *testing.T) {
 // the machine's mount namespace.
 func (m machine) checkEscaped(t *testing.T, id string) {
 	t.Helper()
-	secret := filepath.Join(m.Folder, "..", "secret")
+	secret := filepath.Join(m.Directory, "..", "secret")
 	for path := filepath.Dir(secret); len(path) > len(os.TempDir()); path = filepath.Dir(path) {
 		if err := os.Chmod(path, 0o755); err != nil {
 			t.Fatal(err)
@@ -85,8 +85,8 @@ func (m machine) checkEscaped(t *testing.T, id string) {
 	}
 	for name, command := range map[string][]string{
 		"read a file of root":      {"cat", secret},
-		"write to a folder":        {"touch", filepath.Join(filepath.Dir(secret), "new")},
-		"read the sandboxes' data": {"ls", m.Folder},
+		"write to a directory":     {"touch", filepath.Join(filepath.Dir(secret), "new")},
+		"read the sandboxes' data": {"ls", m.Directory},
 		"set a kernel parameter":   {"sh", "-c", "echo x > /proc/sys/kernel/core_pattern"},
 		"kill the service":         {"kill", "-0", strconv.Itoa(os.Getpid())},
 	} {

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
+	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/loopback"
 	"sandbox.internal/test/wait"
 )
@@ -81,7 +81,7 @@ func TestWebhooks(t *testing.T) {
 		return nil
 	})
 
-	s := lives.Start(t, onLocal(newMachines()), lives.Plan{Program: true, Settings: fmt.Sprintf(
+	s := conformance.Start(t, onLocal(newMachines()), conformance.Plan{Program: true, Settings: fmt.Sprintf(
 		"[[webhooks]]\nurl = \"http://%s/hook\"\nsecret = \"whsec_%s\"\nallow_private = true\n", address, encoded)})
 	has := func(id, to string) func() bool {
 		return func() bool {

@@ -74,7 +74,7 @@ func main() {
 			check(err)
 			fmt.Print(string(content))
 		}
-	case "copy": // a folder into another one, which exists
+	case "copy": // a directory into another one, which exists
 		check(os.CopyFS(args[1], os.DirFS(args[0])))
 	case "mkdir": // and says what the kernel does
 		err := os.Mkdir(args[0], 0o755)
@@ -125,17 +125,17 @@ func main() {
 	case "take":
 		runtime.LockOSThread() // signals wait for a thread
 		take(args[0], number(args[1]))
-	case "tree": // a folder with files of every kind, in a container that stays
+	case "tree": // a directory with files of every kind, in a container that stays
 		tree(args[0])
 		fmt.Println("made")
 		<-onTerm()
-	case "prune": // changes that folder
+	case "prune": // changes that directory
 		prune(args[0])
 		fmt.Println("made")
 		<-onTerm()
-	case "digest": // of a folder
+	case "digest": // of a directory
 		fmt.Print(digest(args[0]))
-	case "change": // the folder, so many times at random, given a seed
+	case "change": // the directory, so many times at random, given a seed
 		check(os.MkdirAll(args[0], 0o755))
 		changes(args[0], args[1], number(args[2]))
 	case "mode":
@@ -146,7 +146,7 @@ func main() {
 		journal(args[0], args[1])
 	case "numbers": // how many a journal has
 		fmt.Println(count(args[0]))
-	case "many": // so many files of so many bytes in a folder, in a container that stays
+	case "many": // so many files of so many bytes in a directory, in a container that stays
 		fmt.Println("began")
 		many(args[0], number(args[1]), number(args[2]))
 		fmt.Println("made")

@@ -21,9 +21,9 @@ import (
 // moment is a time with nanoseconds.
 var moment = time.Unix(1_000_000_000, 123_456_789)
 
-// tree makes a folder with files of every kind that a container can make.
-func tree(folder string) {
-	at := func(name string) string { return filepath.Join(folder, name) }
+// tree makes a directory with files of every kind that a container can make.
+func tree(directory string) {
+	at := func(name string) string { return filepath.Join(directory, name) }
 	for _, name := range []string{"", "kept", "emptied", "emptied/below", "replaced", "replaced/below"} {
 		check(os.MkdirAll(at(name), 0o750))
 	}
@@ -42,7 +42,7 @@ func tree(folder string) {
 	check(syscall.Mkfifo(at("fifo"), 0o600))
 	check(os.Chmod(at("fifo"), 0o622))
 	check(syscall.Setxattr(at("file"), "user.test", []byte("value"), 0))
-	check(syscall.Setxattr(at("kept"), "user.test", []byte("of a folder"), 0))
+	check(syscall.Setxattr(at("kept"), "user.test", []byte("of a directory"), 0))
 	sparse, err := os.Create(at("sparse"))
 	check(err)
 	_, err = sparse.WriteAt([]byte("at the end"), 64<<20)
@@ -52,9 +52,9 @@ func tree(folder string) {
 }
 
 // prune changes what tree has made, in a container that begins with it: it removes files, and
-// replaces folders.
-func prune(folder string) {
-	at := func(name string) string { return filepath.Join(folder, name) }
+// replaces directories.
+func prune(directory string) {
+	at := func(name string) string { return filepath.Join(directory, name) }
 	check(os.Remove(at("removed")))
 	check(os.RemoveAll(at("emptied")))
 	check(os.Mkdir(at("emptied"), 0o700))
@@ -99,11 +99,11 @@ func count(path string) int {
 	return numbers
 }
 
-// digest describes everything below a folder that its user can see, a line each.
-func digest(folder string) string {
+// digest describes everything below a directory that its user can see, a line each.
+func digest(directory string) string {
 	var lines []string
 	links := map[uint64]string{}
-	check(filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	check(filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -168,29 +168,29 @@ func attributes(path string, info fs.FileInfo) []string {
 }
 
 // short is a digest of a digest.
-func short(folder string) string {
-	hash := sha256.Sum256([]byte(digest(folder)))
+func short(directory string) string {
+	hash := sha256.Sum256([]byte(digest(directory)))
 	return hex.EncodeToString(hash[:8])
 }
 
-// mutate prints a digest of a folder and then, for each file N in another folder, from 1 on, makes
-// random changes, for which the file has a seed, and prints the digest again.
-func mutate(folder, orders string, operations int) {
-	check(os.MkdirAll(folder, 0o755))
-	fmt.Println("begin", short(folder))
+// mutate prints a digest of a directory and then, for each file N in another directory, from 1 on,
+// makes random changes, for which the file has a seed, and prints the digest again.
+func mutate(directory, orders string, operations int) {
+	check(os.MkdirAll(directory, 0o755))
+	fmt.Println("begin", short(directory))
 	for order := 1; ; order++ {
-		changes(folder, string(awaitFile(filepath.Join(orders, fmt.Sprint(order)))), operations)
-		fmt.Println("done", order, short(folder))
+		changes(directory, string(awaitFile(filepath.Join(orders, fmt.Sprint(order)))), operations)
+		fmt.Println("done", order, short(directory))
 	}
 }
 
 // changes makes so many random changes, given a seed.
-func changes(folder, seed string, operations int) {
+func changes(directory, seed string, operations int) {
 	start, err := strconv.ParseUint(seed, 10, 64)
 	check(err)
 	numbers := rand.New(rand.NewPCG(start, 0))
 	for range operations {
-		if err := change(folder, numbers); err != nil && !tolerable(err) {
+		if err := change(directory, numbers); err != nil && !tolerable(err) {
 			fatal(err.Error())
 		}
 	}
@@ -218,9 +218,9 @@ func tolerable(err error) bool {
 }
 
 // change makes one random change.
-func change(folder string, numbers *rand.Rand) error {
+func change(directory string, numbers *rand.Rand) error {
 	pick := func() string {
-		path := folder
+		path := directory
 		for range 1 + numbers.IntN(3) {
 			path = filepath.Join(path, fmt.Sprint("n", numbers.IntN(5)))
 		}
@@ -256,11 +256,11 @@ func change(folder string, numbers *rand.Rand) error {
 	return os.Symlink(other, one)
 }
 
-// many makes files of a size, a hundred in each folder.
-func many(folder string, files, size int) {
+// many makes files of a size, a hundred in each directory.
+func many(directory string, files, size int) {
 	content := make([]byte, size)
 	for i := range files {
-		in := filepath.Join(folder, fmt.Sprint(i/100))
+		in := filepath.Join(directory, fmt.Sprint(i/100))
 		if i%100 == 0 {
 			check(os.MkdirAll(in, 0o755))
 		}

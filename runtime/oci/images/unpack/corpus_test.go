@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// entry is an entry of an archive. A name that ends in a slash is a folder's; the other kinds are
-// set.
+// entry is an entry of an archive. A name that ends in a slash is a directory's; the other kinds
+// are set.
 type entry struct {
 	name       string
-	kind       byte // 0: a folder or a regular file
+	kind       byte // 0: a directory or a regular file
 	link       string
 	content    string
-	mode       int64 // 0: 0644, or 0755 for a folder
+	mode       int64 // 0: 0644, or 0755 for a directory
 	uid, gid   int
 	attributes map[string]string
 }
@@ -71,35 +71,35 @@ func hostile(t testing.TB) map[string]refusal {
 	return map[string]refusal{
 		"name above":               {archive(t, entry{name: "../outside/file"}), `".."`},
 		"name above, later":        {archive(t, entry{name: "a/../../outside/file"}), `".."`},
-		"folder above":             {archive(t, entry{name: "../"}), `".."`},
+		"directory above":          {archive(t, entry{name: "../"}), `".."`},
 		"long part":                {archive(t, entry{name: strings.Repeat("n", 256)}), "255"},
 		"long name":                {archive(t, entry{name: strings.Repeat("n/", 2100) + "n"}), "4095"},
 		"deep name":                {archive(t, entry{name: strings.Repeat("n/", 600) + "n"}), "512"},
 		"file through itself":      {through("link"), "symbolic"},
-		"file through file":        {archive(t, entry{name: "file"}, entry{name: "file/inner"}), "not a folder"},
+		"file through file":        {archive(t, entry{name: "file"}, entry{name: "file/inner"}), "not a directory"},
 		"hard link above":          {archive(t, entry{name: "hard", kind: tar.TypeLink, link: "../outside/file"}), `".."`},
 		"hard link to lower layer": {archive(t, entry{name: "hard", kind: tar.TypeLink, link: "etc/passwd"}), "before it in this layer"},
 		"hard link to later file": {archive(t, entry{name: "hard", kind: tar.TypeLink, link: "file"}, entry{name: "file"}),
 			"before it in this layer"},
-		"hard link to itself":   {archive(t, entry{name: "hard", kind: tar.TypeLink, link: "./hard"}), "itself"},
-		"hard link to a folder": {archive(t, entry{name: "folder/"}, entry{name: "hard", kind: tar.TypeLink, link: "folder"}), "no file"},
-		"hard link to the root": {archive(t, entry{name: "hard", kind: tar.TypeLink, link: "."}), "no file"},
-		"hard link in place of its target's folder": {archive(t, entry{name: "folder/file"},
-			entry{name: "folder", kind: tar.TypeLink, link: "folder/file"}), "no file"},
+		"hard link to itself":      {archive(t, entry{name: "hard", kind: tar.TypeLink, link: "./hard"}), "itself"},
+		"hard link to a directory": {archive(t, entry{name: "directory/"}, entry{name: "hard", kind: tar.TypeLink, link: "directory"}), "no file"},
+		"hard link to the root":    {archive(t, entry{name: "hard", kind: tar.TypeLink, link: "."}), "no file"},
+		"hard link in place of its target's directory": {archive(t, entry{name: "directory/file"},
+			entry{name: "directory", kind: tar.TypeLink, link: "directory/file"}), "no file"},
 		"hard link to a whiteout": {archive(t, entry{name: ".wh.gone"}, entry{name: "hard", kind: tar.TypeLink, link: "gone"}), "no file"},
 		"hard link to a long whiteout": {archive(t, entry{name: "hard", kind: tar.TypeLink, link: ".wh." + strings.Repeat("n", 255)}),
 			"before it in this layer"},
 		"hard link below a long whiteout": {archive(t, entry{name: "hard", kind: tar.TypeLink, link: ".wh." + strings.Repeat("n", 255) + "/file"}),
 			"before it in this layer"},
-		"whiteout of nothing":           {archive(t, entry{name: "folder/.wh."}), "names nothing"},
-		"whiteout of dot":               {archive(t, entry{name: ".wh.."}), "names nothing"},
-		"whiteout of the folder above":  {archive(t, entry{name: "folder/.wh..."}), "names nothing"},
-		"long whiteout through PAX":     {archive(t, entry{name: ".wh." + strings.Repeat("n", 256)}), "255"},
-		"file in a long whiteout":       {archive(t, entry{name: ".wh." + strings.Repeat("n", 255) + "/file"}), "255"},
-		"absolute hard link to another": {archive(t, entry{name: "hard", kind: tar.TypeLink, link: "/etc/passwd"}), "before it in this layer"},
+		"whiteout of nothing":             {archive(t, entry{name: "directory/.wh."}), "names nothing"},
+		"whiteout of dot":                 {archive(t, entry{name: ".wh.."}), "names nothing"},
+		"whiteout of the directory above": {archive(t, entry{name: "directory/.wh..."}), "names nothing"},
+		"long whiteout through PAX":       {archive(t, entry{name: ".wh." + strings.Repeat("n", 256)}), "255"},
+		"file in a long whiteout":         {archive(t, entry{name: ".wh." + strings.Repeat("n", 255) + "/file"}), "255"},
+		"absolute hard link to another":   {archive(t, entry{name: "hard", kind: tar.TypeLink, link: "/etc/passwd"}), "before it in this layer"},
 		"hard link through a link to the host": {archive(t, entry{name: "link", kind: tar.TypeSymlink, link: "../outside"},
 			entry{name: "hard", kind: tar.TypeLink, link: "link/file"}), "before it in this layer"},
-		"folders through a circle": {archive(t, entry{name: "a", kind: tar.TypeSymlink, link: "b/x"}, entry{name: "b", kind: tar.TypeSymlink, link: "a/x"},
+		"directories through a circle": {archive(t, entry{name: "a", kind: tar.TypeSymlink, link: "b/x"}, entry{name: "b", kind: tar.TypeSymlink, link: "a/x"},
 			entry{name: "a/file"}), "symbolic links"},
 		"symbolic link without target":   {relink(archive(t, entry{name: "link", kind: tar.TypeSymlink, link: "x"}), ""), "target"},
 		"symbolic link with long target": {archive(t, entry{name: "link", kind: tar.TypeSymlink, link: strings.Repeat("t", 5000)}), "target"},
@@ -108,8 +108,8 @@ func hostile(t testing.TB) map[string]refusal {
 		"unknown type":                   {archive(t, entry{name: "file", kind: 'Z'}), "unknown"},
 		"capability too large": {archive(t, entry{name: "file", attributes: map[string]string{"security.capability": strings.Repeat("c", 1<<17)}}),
 			"does not store it"},
-		"more entries than allowed": {archive(t, many...), "files and folders"},
-		"more implied folders":      {archive(t, entry{name: deep + "file"}), "files and folders"},
+		"more entries than allowed": {archive(t, many...), "files and directories"},
+		"more implied directories":  {archive(t, entry{name: deep + "file"}), "files and directories"},
 		"more bytes than allowed":   {archive(t, entry{name: "big", content: strings.Repeat("b", testBytes)}), "bytes"},
 		"sparse bomb":               {sparse(), "bytes"},
 		"header claims 1 EiB":       {resize(archive(t, entry{name: "big"})), "bytes"},

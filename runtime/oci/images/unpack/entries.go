@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folder makes a folder, or gives the one that is there the entry's attributes.
-func (l *layer) folder(name string, header *tar.Header) error {
+// directory makes a directory, or gives the one that is there the entry's attributes.
+func (l *layer) directory(name string, header *tar.Header) error {
 	parentName, base := split(name)
 	fd := -1
 	if base == "" {
@@ -26,7 +26,7 @@ func (l *layer) folder(name string, header *tar.Header) error {
 			return err
 		}
 		err = l.replace(parent, base, func() (err error) {
-			fd, err = l.makeFolder(parent, base)
+			fd, err = l.makeDirectory(parent, base)
 			return err
 		})
 		if err != nil {
@@ -43,14 +43,14 @@ func (l *layer) folder(name string, header *tar.Header) error {
 	return l.addTimes(name, timesOf(header.ModTime))
 }
 
-func (l *layer) file(folder, base string, header *tar.Header, content io.Reader) error {
+func (l *layer) file(directory, base string, header *tar.Header, content io.Reader) error {
 	if err := l.add(header.Size); err != nil {
 		return err
 	}
 	if err := l.take(inodeBytes); err != nil {
 		return err
 	}
-	parent, err := l.enter(folder)
+	parent, err := l.enter(directory)
 	if err != nil {
 		return err
 	}
@@ -72,21 +72,21 @@ func (l *layer) file(folder, base string, header *tar.Header, content io.Reader)
 	return setTimes(parent, base, header)
 }
 
-func (l *layer) symlink(folder, base string, header *tar.Header) error {
+func (l *layer) symlink(directory, base string, header *tar.Header) error {
 	if target := header.Linkname; target == "" || len(target) > maxName || strings.ContainsRune(target, 0) {
 		return refusedf("the target of a symbolic link has 1 to %d bytes and no zero byte", maxName)
 	}
-	return l.node(folder, base, header, beside(int64(len(header.Linkname))), func(parent int) error {
+	return l.node(directory, base, header, beside(int64(len(header.Linkname))), func(parent int) error {
 		return unix.Symlinkat(header.Linkname, parent, base)
 	})
 }
 
-func (l *layer) fifo(folder, base string, header *tar.Header) error {
-	err := l.node(folder, base, header, 0, func(parent int) error { return unix.Mkfifoat(parent, base, 0o600) })
+func (l *layer) fifo(directory, base string, header *tar.Header) error {
+	err := l.node(directory, base, header, 0, func(parent int) error { return unix.Mkfifoat(parent, base, 0o600) })
 	if err != nil {
 		return err
 	}
-	parent, err := l.enter(folder)
+	parent, err := l.enter(directory)
 	if err != nil {
 		return err
 	}
@@ -95,11 +95,11 @@ func (l *layer) fifo(folder, base string, header *tar.Header) error {
 
 // node makes something that has no content, but takes size bytes beside its inode, and gives it the
 // entry's owner and time.
-func (l *layer) node(folder, base string, header *tar.Header, size int64, make func(parent int) error) error {
+func (l *layer) node(directory, base string, header *tar.Header, size int64, make func(parent int) error) error {
 	if err := l.addWhole(size); err != nil {
 		return err
 	}
-	parent, err := l.enter(folder)
+	parent, err := l.enter(directory)
 	if err != nil {
 		return err
 	}
@@ -113,12 +113,12 @@ func (l *layer) node(folder, base string, header *tar.Header, size int64, make f
 }
 
 // link makes a hard link. It shares the attributes of its target.
-func (l *layer) link(folder, base, targetName string) error {
+func (l *layer) link(directory, base, targetName string) error {
 	name, err := cleanName(targetName)
 	if err != nil {
 		return fmt.Errorf("target %s of the hard link: %w", quote(targetName), err)
 	}
-	if name == join(folder, base) {
+	if name == join(directory, base) {
 		return refusedf("a hard link to itself")
 	}
 	if err := l.addWhole(0); err != nil {
@@ -128,11 +128,11 @@ func (l *layer) link(folder, base, targetName string) error {
 		return nil // another name of a device
 	}
 	missing := refusedf("hard link to %s, which is no file that came before it in this layer", quote(targetName))
-	targetFolder, targetBase := split(name)
+	targetDirectory, targetBase := split(name)
 	if targetBase == "" || len(targetBase) > maxComponent {
 		return missing
 	}
-	source, err := l.find(targetFolder)
+	source, err := l.find(targetDirectory)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, errLongPath) {
 		return missing
 	}
@@ -144,11 +144,11 @@ func (l *layer) link(folder, base, targetName string) error {
 	if err != nil {
 		return err
 	}
-	// Neither folders nor whiteouts, which are devices.
+	// Neither directories nor whiteouts, which are devices.
 	if kind != unix.S_IFREG && kind != unix.S_IFLNK && kind != unix.S_IFIFO {
 		return missing
 	}
-	parent, err := l.enter(folder)
+	parent, err := l.enter(directory)
 	if err != nil {
 		return err
 	}
@@ -164,8 +164,8 @@ func (l *layer) link(folder, base, targetName string) error {
 
 // whiteout hides what the layers below have under the name. What this layer itself has stays
 // visible, whichever comes first.
-func (l *layer) whiteout(folder, gone string) error {
-	parent, err := l.enter(folder)
+func (l *layer) whiteout(directory, gone string) error {
+	parent, err := l.enter(directory)
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (l *layer) whiteout(folder, gone string) error {
 	case err != nil:
 		return err
 	case kind == unix.S_IFDIR:
-		return l.makeOpaque(join(folder, gone))
+		return l.makeOpaque(join(directory, gone))
 	case kind != 0:
 		return nil
 	}
@@ -187,13 +187,13 @@ func (l *layer) whiteout(folder, gone string) error {
 	return nil
 }
 
-// makeOpaque hides what the layers below have in the folder.
+// makeOpaque hides what the layers below have in the directory.
 func (l *layer) makeOpaque(name string) error {
 	path, err := l.enter(name)
 	if err != nil {
 		return err
 	}
-	fd, err := openFolder(path, ".") // the descriptor of a path has no attributes
+	fd, err := openDirectory(path, ".") // the descriptor of a path has no attributes
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func sameFile(a, b int) (bool, error) {
 	var stats [2]unix.Stat_t
 	for i, fd := range []int{a, b} {
 		if err := unix.Fstat(fd, &stats[i]); err != nil {
-			return false, fmt.Errorf("look at folder: %w", err)
+			return false, fmt.Errorf("look at directory: %w", err)
 		}
 	}
 	return stats[0].Dev == stats[1].Dev && stats[0].Ino == stats[1].Ino, nil

@@ -11,11 +11,11 @@ import (
 // Bounds of what is kept in memory of a layer's names.
 const (
 	maxImplied      = 256 << 10 // bytes
-	impliedOverhead = 16        // bytes per folder
+	impliedOverhead = 16        // bytes per directory
 	maxLeftOut      = 1000      // devices
 )
 
-// addImplied notes that the folder was made without an entry of its own.
+// addImplied notes that the directory was made without an entry of its own.
 func (l *layer) addImplied(name string, fd int) error {
 	size := len(name) + impliedOverhead
 	if l.impliedBytes+size > maxImplied {
@@ -23,12 +23,12 @@ func (l *layer) addImplied(name string, fd int) error {
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		return fmt.Errorf("look at folder: %w", err)
+		return fmt.Errorf("look at directory: %w", err)
 	}
 	if l.implied == nil {
 		l.implied = map[uint64]string{}
 	}
-	if before, ok := l.implied[stat.Ino]; ok { // of a folder that was replaced
+	if before, ok := l.implied[stat.Ino]; ok { // of a directory that was replaced
 		l.impliedBytes -= len(before) + impliedOverhead
 	}
 	l.implied[stat.Ino] = name
@@ -36,14 +36,14 @@ func (l *layer) addImplied(name string, fd int) error {
 	return nil
 }
 
-// dropImplied notes that the folder has an entry.
+// dropImplied notes that the directory has an entry.
 func (l *layer) dropImplied(fd int) error {
 	if len(l.implied) == 0 {
 		return nil
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		return fmt.Errorf("look at folder: %w", err)
+		return fmt.Errorf("look at directory: %w", err)
 	}
 	if name, ok := l.implied[stat.Ino]; ok {
 		l.impliedBytes -= len(name) + impliedOverhead
@@ -61,7 +61,7 @@ func (l *layer) listImplied() error {
 			return err
 		}
 		if now != inode {
-			continue // a later entry replaced it, or a folder above it
+			continue // a later entry replaced it, or a directory above it
 		}
 		l.result.Implied = append(l.result.Implied, name)
 		size += int64(len(name) + impliedOverhead)
@@ -73,7 +73,7 @@ func (l *layer) listImplied() error {
 	return l.take(inBlocks(size))
 }
 
-// inodeOf returns the number of a folder, 0 when there is none of that name or a symbolic link
+// inodeOf returns the number of a directory, 0 when there is none of that name or a symbolic link
 // leads to it.
 func (l *layer) inodeOf(name string) (uint64, error) {
 	fd, err := unix.Openat2(l.root, name, &unix.OpenHow{
@@ -83,12 +83,12 @@ func (l *layer) inodeOf(name string) (uint64, error) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("open folder: %w", err)
+		return 0, fmt.Errorf("open directory: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		return 0, fmt.Errorf("look at folder: %w", err)
+		return 0, fmt.Errorf("look at directory: %w", err)
 	}
 	return stat.Ino, nil
 }

@@ -11,7 +11,7 @@ import (
 // the same Limits at once.
 type Limits struct {
 	Bytes   int64 // of the archives when they are decompressed, and of the files with their holes, each
-	Entries int64 // files, links and folders, with those folders that only the names of others imply
+	Entries int64 // files, links and directories, with those directories that only the names of others imply
 
 	read, written, entries atomic.Int64
 }
@@ -41,7 +41,7 @@ func inBlocks(size int64) int64 { return (size + blockBytes - 1) / blockBytes * 
 // take.
 func (l *layer) add(size int64) error {
 	if n := l.limits.entries.Add(1); n > l.limits.Entries {
-		return refusedf("the image has more than %d files and folders", l.limits.Entries)
+		return refusedf("the image has more than %d files and directories", l.limits.Entries)
 	}
 	// Each by itself, so that no sum overflows.
 	if size > l.limits.Bytes {

@@ -20,9 +20,9 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestMemoryOfFolders: what is kept for the times of folders takes little memory, however many
-// entries they have and however long the headers.
-func TestMemoryOfFolders(t *testing.T) {
+// TestMemoryOfDirectories: what is kept for the times of directories takes little memory, however
+// many entries they have and however long the headers.
+func TestMemoryOfDirectories(t *testing.T) {
 	const repeated, entries, limit = "repeated", 50_000, 3 << 20
 	last := modified.Add(time.Hour)
 	for name, write := range map[string]func(*tar.Writer) error{
@@ -72,7 +72,7 @@ func TestMemoryOfFolders(t *testing.T) {
 			}
 			info, err := os.Stat(filepath.Join(y.layer, repeated))
 			if err != nil || !info.ModTime().Equal(last) {
-				t.Errorf("the folder is of %v, %v, want %v", info.ModTime(), err, last)
+				t.Errorf("the directory is of %v, %v, want %v", info.ModTime(), err, last)
 			}
 			y.check(t)
 		})
@@ -151,7 +151,7 @@ func TestTakesBesideInodes(t *testing.T) {
 		"several attributes": {entry{name: "name", attributes: map[string]string{
 			"user.a": strings.Repeat("v", 30), "user.b": strings.Repeat("v", 30),
 		}}, inode + block},
-		"folder": {entry{name: "name/", attributes: map[string]string{"user.name": strings.Repeat("v", 100)}}, inode + 2*block},
+		"directory": {entry{name: "name/", attributes: map[string]string{"user.name": strings.Repeat("v", 100)}}, inode + 2*block},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reserved := int64(0)
@@ -197,8 +197,8 @@ func TestLargeAttributes(t *testing.T) {
 // ext4 mounts a file system of that size, which has one block for the attributes of a file.
 func ext4(t *testing.T, size string) string {
 	t.Helper()
-	folder := t.TempDir()
-	image, mounted := filepath.Join(folder, "image"), filepath.Join(folder, "mounted")
+	directory := t.TempDir()
+	image, mounted := filepath.Join(directory, "image"), filepath.Join(directory, "mounted")
 	if err := os.Mkdir(mounted, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -221,8 +221,8 @@ func ext4(t *testing.T, size string) string {
 // TestNoRoomForCapability: a file that would lack its capability is no failure of the disk either.
 func TestNoRoomForCapability(t *testing.T) {
 	content := archive(t,
-		entry{name: "folder/", attributes: map[string]string{"user.a": strings.Repeat("v", 60), "user.b": strings.Repeat("v", 4000)}},
-		entry{name: "folder/", attributes: map[string]string{"security.capability": capability}})
+		entry{name: "directory/", attributes: map[string]string{"user.a": strings.Repeat("v", 60), "user.b": strings.Repeat("v", 4000)}},
+		entry{name: "directory/", attributes: map[string]string{"security.capability": capability}})
 	_, err := unpack.Layer(t.Context(), ext4(t, "16M"), bytes.NewReader(content), limits(), nil)
 	if !errors.Is(err, unpack.ErrRefused) || errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error %v", err)

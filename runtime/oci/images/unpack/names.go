@@ -12,7 +12,7 @@ import (
 const (
 	maxName      = 4095 // bytes of a path
 	maxComponent = 255  // bytes between two slashes, without the prefix of a whiteout
-	maxDepth     = 512  // folders above an entry
+	maxDepth     = 512  // directories above an entry
 )
 
 // How layers say that something of the layers below is gone.
@@ -25,13 +25,13 @@ const (
 
 // mark is what a name means beside its file.
 type mark struct {
-	folder   string
-	whiteout string // the name in folder that is gone
-	opaque   bool   // nothing of the layers below is in folder
-	ignored  bool
+	directory string
+	whiteout  string // the name in directory that is gone
+	opaque    bool   // nothing of the layers below is in directory
+	ignored   bool
 }
 
-var errTooDeep = refusedf("the name is more than %d folders deep", maxDepth)
+var errTooDeep = refusedf("the name is more than %d directories deep", maxDepth)
 
 func refusedf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrRefused, fmt.Sprintf(format, args...))
@@ -77,13 +77,13 @@ func cleanName(name string) (string, error) {
 	return clean, nil
 }
 
-// split returns the folder of a clean name and the name in it, which is empty for the root.
-func split(name string) (folder, base string) {
+// split returns the directory of a clean name and the name in it, which is empty for the root.
+func split(name string) (directory, base string) {
 	if name == "." {
 		return ".", ""
 	}
-	folder, base = path.Split(name)
-	return path.Clean(folder), base
+	directory, base = path.Split(name)
+	return path.Clean(directory), base
 }
 
 // markOf recognizes whiteouts and what belongs to them.
@@ -91,8 +91,8 @@ func markOf(name string) (mark, error) {
 	if !strings.Contains(name, whiteoutPrefix) {
 		return mark{}, nil
 	}
-	folder, base := split(name)
-	for component := range strings.SplitSeq(folder, "/") {
+	directory, base := split(name)
+	for component := range strings.SplitSeq(directory, "/") {
 		if strings.HasPrefix(component, metaPrefix) {
 			return mark{ignored: true}, nil
 		}
@@ -104,7 +104,7 @@ func markOf(name string) (mark, error) {
 	}
 	switch {
 	case base == opaqueName:
-		return mark{folder: folder, opaque: true}, nil
+		return mark{directory: directory, opaque: true}, nil
 	case strings.HasPrefix(base, metaPrefix):
 		return mark{ignored: true}, nil
 	case !strings.HasPrefix(base, whiteoutPrefix):
@@ -114,7 +114,7 @@ func markOf(name string) (mark, error) {
 	if gone == "" || gone == "." || gone == ".." {
 		return mark{}, refusedf("the whiteout names nothing")
 	}
-	return mark{folder: folder, whiteout: gone}, nil
+	return mark{directory: directory, whiteout: gone}, nil
 }
 
 // checkOwner refuses owners that Linux does not have: -1 stands for no change there.

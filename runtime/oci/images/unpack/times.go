@@ -12,26 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timesBuffer is how many bytes of the times of folders are kept in memory.
+// timesBuffer is how many bytes of the times of directories are kept in memory.
 const timesBuffer = 64 << 10
 
-// folderTimes are times of folders with their names, in the order of the archive. An archive may
-// have millions, and repeat its folders: what the buffer has no room for goes to a file, which no
-// folder has.
-type folderTimes struct {
+// directoryTimes are times of directories with their names, in the order of the archive. An archive
+// may have millions, and repeat its directories: what the buffer has no room for goes to a file,
+// which no directory has.
+type directoryTimes struct {
 	buffer []byte
 	file   *os.File // nil until it is needed
 }
 
-// folderTime precedes the name in a record.
-type folderTime struct {
+// directoryTime precedes the name in a record.
+type directoryTime struct {
 	Times [4]int64 // seconds and nanoseconds, of the last access and of the last change
 	Name  uint16   // its length
 }
 
-// addTimes records the times of a folder for setFolderTimes.
+// addTimes records the times of a directory for setDirectoryTimes.
 func (l *layer) addTimes(name string, times [2]unix.Timespec) error {
-	record := folderTime{Name: uint16(len(name))} // at most maxName
+	record := directoryTime{Name: uint16(len(name))} // at most maxName
 	for i, at := range times {
 		record.Times[2*i], record.Times[2*i+1] = at.Unix()
 	}
@@ -52,9 +52,9 @@ func (l *layer) spillTimes() error {
 	if t.file == nil {
 		fd, err := unix.Openat(l.root, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
 		if err != nil {
-			return fmt.Errorf("make file for times of folders: %w", err)
+			return fmt.Errorf("make file for times of directories: %w", err)
 		}
-		t.file = os.NewFile(uintptr(fd), "times of folders")
+		t.file = os.NewFile(uintptr(fd), "times of directories")
 	}
 	if l.reserve != nil {
 		if err := l.reserve(int64(len(t.buffer))); err != nil {
@@ -66,8 +66,8 @@ func (l *layer) spillTimes() error {
 	return err
 }
 
-// setFolderTimes gives the folders the times of their last entries.
-func (l *layer) setFolderTimes() error {
+// setDirectoryTimes gives the directories the times of their last entries.
+func (l *layer) setDirectoryTimes() error {
 	var source io.Reader = bytes.NewReader(l.times.buffer)
 	if file := l.times.file; file != nil {
 		if _, err := file.Seek(0, io.SeekStart); err != nil {
@@ -79,23 +79,23 @@ func (l *layer) setFolderTimes() error {
 		if err := l.ctx.Err(); err != nil {
 			return err
 		}
-		var record folderTime
+		var record directoryTime
 		if err := binary.Read(source, binary.LittleEndian, &record); err == io.EOF {
 			return nil
 		} else if err != nil {
-			return fmt.Errorf("read times of folders: %w", err)
+			return fmt.Errorf("read times of directories: %w", err)
 		}
 		name := make([]byte, record.Name)
 		if _, err := io.ReadFull(source, name); err != nil {
-			return fmt.Errorf("read times of folders: %w", err)
+			return fmt.Errorf("read times of directories: %w", err)
 		}
-		if err := l.setFolderTime(string(name), record.Times); err != nil {
+		if err := l.setDirectoryTime(string(name), record.Times); err != nil {
 			return err
 		}
 	}
 }
 
-func (l *layer) setFolderTime(name string, at [4]int64) error {
+func (l *layer) setDirectoryTime(name string, at [4]int64) error {
 	parentName, base := split(name)
 	if base == "" {
 		base = "."
@@ -106,14 +106,14 @@ func (l *layer) setFolderTime(name string, at [4]int64) error {
 		err = unix.UtimesNanoAt(parent, base, times, unix.AT_SYMLINK_NOFOLLOW)
 		_ = unix.Close(parent)
 	}
-	// A later entry may have replaced it, or a folder above it.
+	// A later entry may have replaced it, or a directory above it.
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, ErrRefused) {
-		return fmt.Errorf("set times of folder %s: %w", quote(name), err)
+		return fmt.Errorf("set times of directory %s: %w", quote(name), err)
 	}
 	return nil
 }
 
-func (t *folderTimes) close() {
+func (t *directoryTimes) close() {
 	if t.file != nil {
 		_ = t.file.Close()
 	}

@@ -12,19 +12,19 @@ import (
 )
 
 // inRoot has the kernel resolve every name as for a process whose root directory is the layer's
-// folder: an absolute symbolic link, or one with ".." too many, leads to somewhere else in it.
+// directory: an absolute symbolic link, or one with ".." too many, leads to somewhere else in it.
 const inRoot = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV
 
 // maxLinks is how many symbolic links a name leads through at most, as in the kernel.
 const maxLinks = 40
 
 var (
-	errNotFolder = refusedf("the name leads through something that is not a folder of this layer")
-	errLinks     = refusedf("the name leads through too many symbolic links")
-	errLongPath  = refusedf("the name is longer than %d bytes where symbolic links lead", maxName)
+	errNotDirectory = refusedf("the name leads through something that is not a directory of this layer")
+	errLinks        = refusedf("the name leads through too many symbolic links")
+	errLongPath     = refusedf("the name is longer than %d bytes where symbolic links lead", maxName)
 )
 
-// find opens an existing folder. The caller closes the descriptor.
+// find opens an existing directory. The caller closes the descriptor.
 func (l *layer) find(name string) (int, error) {
 	fd, err := unix.Openat2(l.root, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: inRoot})
 	switch {
@@ -36,8 +36,8 @@ func (l *layer) find(name string) (int, error) {
 	return fd, err
 }
 
-// enter opens a folder that entries are made in, and makes it, and those above it, where there are
-// none. The descriptor is valid until the next call.
+// enter opens a directory that entries are made in, and makes it, and those above it, where there
+// are none. The descriptor is valid until the next call.
 func (l *layer) enter(name string) (int, error) {
 	if l.open >= 0 && l.openName == name {
 		return l.open, nil
@@ -58,8 +58,8 @@ func (l *layer) forget() {
 	}
 }
 
-// descend opens a folder and makes what is missing on the way, also where a symbolic link points:
-// what it points to may be in a layer below.
+// descend opens a directory and makes what is missing on the way, also where a symbolic link
+// points: what it points to may be in a layer below.
 func (l *layer) descend(name string) (int, error) {
 	fd, err := l.find(name)
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) || name == "." {
@@ -77,7 +77,7 @@ func (l *layer) descend(name string) (int, error) {
 	return w.take()
 }
 
-// walk is the way to a folder, one part of the name after another.
+// walk is the way to a directory, one part of the name after another.
 type walk struct {
 	layer *layer
 	at    string // where it is, without symbolic links
@@ -147,9 +147,9 @@ func (w *walk) step(part string) error {
 	case strings.Count(next, "/") >= maxDepth:
 		return errTooDeep
 	}
-	fd, err := w.layer.makeFolder(w.fd, part)
+	fd, err := w.layer.makeDirectory(w.fd, part)
 	if errors.Is(err, unix.EEXIST) {
-		return errNotFolder
+		return errNotDirectory
 	}
 	if err != nil {
 		return err
@@ -180,17 +180,17 @@ func (w *walk) follow(link string) error {
 	return nil
 }
 
-// makeFolder makes a folder, which is opaque when it replaces a whiteout of this layer, and opens
-// it. A folder that is there already is opened. It returns EEXIST for anything else that has the
-// name.
-func (l *layer) makeFolder(parent int, base string) (int, error) {
+// makeDirectory makes a directory, which is opaque when it replaces a whiteout of this layer, and
+// opens it. A directory that is there already is opened. It returns EEXIST for anything else that
+// has the name.
+func (l *layer) makeDirectory(parent int, base string) (int, error) {
 	kind, err := l.kind(parent, base)
 	if err != nil {
 		return -1, err
 	}
 	switch kind {
 	case unix.S_IFDIR:
-		return openFolder(parent, base)
+		return openDirectory(parent, base)
 	case unix.S_IFCHR, 0:
 	default:
 		return -1, unix.EEXIST
@@ -204,29 +204,29 @@ func (l *layer) makeFolder(parent int, base string) (int, error) {
 		}
 	}
 	if err := unix.Mkdirat(parent, base, 0o755); err != nil {
-		return -1, fmt.Errorf("make folder: %w", err)
+		return -1, fmt.Errorf("make directory: %w", err)
 	}
-	fd, err := openFolder(parent, base)
+	fd, err := openDirectory(parent, base)
 	if err != nil {
 		return -1, err
 	}
-	// A folder with the set-group-id bit passes its group on.
+	// A directory with the set-group-id bit passes its group on.
 	err = errors.Join(unix.Fchown(fd, 0, 0), unix.Fchmod(fd, 0o755))
 	if err == nil && kind == unix.S_IFCHR {
 		err = setOpaque(fd)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return -1, fmt.Errorf("make folder: %w", err)
+		return -1, fmt.Errorf("make directory: %w", err)
 	}
 	return fd, nil
 }
 
-// openFolder opens a folder for its attributes; the last part of its name is not followed.
-func openFolder(parent int, base string) (int, error) {
+// openDirectory opens a directory for its attributes; the last part of its name is not followed.
+func openDirectory(parent int, base string) (int, error) {
 	fd, err := unix.Openat(parent, base, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("open folder: %w", err)
+		return -1, fmt.Errorf("open directory: %w", err)
 	}
 	return fd, nil
 }
@@ -245,7 +245,7 @@ func (l *layer) kind(parent int, base string) (uint32, error) {
 	return stat.Mode & unix.S_IFMT, nil
 }
 
-// replace makes something that is no folder, in place of what has its name.
+// replace makes something that is no directory, in place of what has its name.
 func (l *layer) replace(parent int, base string, make func() error) error {
 	err := make()
 	if !errors.Is(err, unix.EEXIST) {
@@ -257,9 +257,9 @@ func (l *layer) replace(parent int, base string, make func() error) error {
 	return make()
 }
 
-func join(folder, base string) string {
-	if folder == "." {
+func join(directory, base string) string {
+	if directory == "." {
 		return base
 	}
-	return folder + "/" + base
+	return directory + "/" + base
 }

@@ -44,8 +44,8 @@ func regular(mode string, content string) string {
 
 func stamp() string { return fmt.Sprintf("%d.789", modified.Unix()) }
 
-// layers are what is allowed, with the tree that it makes. Folders of the tree that are not listed
-// are as a layer's folders are by default.
+// layers are what is allowed, with the tree that it makes. Directories of the tree that are not
+// listed are as a layer's directories are by default.
 var layers = map[string]struct {
 	entries []entry
 	tree    map[string]string
@@ -117,7 +117,7 @@ var layers = map[string]struct {
 			{name: "a/.wh.gone"},
 			{name: "a/.wh.twice"}, {name: "a/.wh.twice"},
 			{name: ".wh.file"}, {name: "file", content: "here"},
-			{name: ".wh.folder"}, {name: "folder/inner"},
+			{name: ".wh.directory"}, {name: "directory/inner"},
 			{name: "other/inner"}, {name: ".wh.other"},
 			{name: "kept"}, {name: ".wh.kept"},
 			{name: "b/.wh..wh..opq"}, {name: "b/new"},
@@ -126,18 +126,18 @@ var layers = map[string]struct {
 			{name: "long/.wh." + strings.Repeat("n", 252)}, {name: "long/.wh." + strings.Repeat("n", 255)},
 		},
 		tree: map[string]string{
-			"a/gone":       "20000 0:0 device 0",
-			"a/twice":      "20000 0:0 device 0",
-			"file":         regular("644", "here"),
-			"folder":       `40755 0:0 trusted.overlay.opaque="y"`,
-			"folder/inner": regular("644", ""),
-			"other":        `40755 0:0 trusted.overlay.opaque="y"`,
-			"other/inner":  regular("644", ""),
-			"kept":         regular("644", ""),
-			"b":            `40755 0:0 trusted.overlay.opaque="y"`,
-			"b/new":        regular("644", ""),
-			"c":            `40755 0:0 trusted.overlay.opaque="y"`,
-			"c/old":        regular("644", ""),
+			"a/gone":          "20000 0:0 device 0",
+			"a/twice":         "20000 0:0 device 0",
+			"file":            regular("644", "here"),
+			"directory":       `40755 0:0 trusted.overlay.opaque="y"`,
+			"directory/inner": regular("644", ""),
+			"other":           `40755 0:0 trusted.overlay.opaque="y"`,
+			"other/inner":     regular("644", ""),
+			"kept":            regular("644", ""),
+			"b":               `40755 0:0 trusted.overlay.opaque="y"`,
+			"b/new":           regular("644", ""),
+			"c":               `40755 0:0 trusted.overlay.opaque="y"`,
+			"c/old":           regular("644", ""),
 
 			"long/" + strings.Repeat("n", 252): "20000 0:0 device 0",
 			"long/" + strings.Repeat("n", 255): "20000 0:0 device 0",
@@ -154,19 +154,19 @@ var layers = map[string]struct {
 			{name: "usr/x/"}, {name: "usr/x/../y", content: "3"}, {name: "missing/../z", content: "4"}, {name: "usr/../.wh.gone"},
 			{name: "hard", kind: tar.TypeLink, link: "/absolute/file"}, {name: "hard2", kind: tar.TypeLink, link: "usr/x/../y"},
 			{name: "./.", kind: tar.TypeReg}, {name: ".", kind: tar.TypeSymlink, link: "/"},
-			{name: ".wh.folder/file", content: "5"},
+			{name: ".wh.directory/file", content: "5"},
 		},
 		tree: map[string]string{
 			"absolute/file": "100644 0:0 links=2 " + stamp() + ` "1"`, "hard": "100644 0:0 links=2 " + stamp() + ` "1"`, "twice": "40755 0:0",
 			"above": regular("644", "2"), "usr/x": "40755 0:0", "usr/y": "100644 0:0 links=2 " + stamp() + ` "3"`,
 			"hard2": "100644 0:0 links=2 " + stamp() + ` "3"`, "z": regular("644", "4"), "gone": "20000 0:0 device 0",
-			".wh.folder/file": regular("644", "5"),
+			".wh.directory/file": regular("644", "5"),
 		},
 	},
 	"below symbolic links": {
 		entries: []entry{
 			{name: "srv/"}, {name: "data/cur", kind: tar.TypeSymlink, link: "/srv"}, {name: "data/cur/hello", content: "1"},
-			{name: "up", kind: tar.TypeSymlink, link: "../../../outside"}, {name: "up/file", content: "2"}, {name: "up/folder/", mode: 0o700},
+			{name: "up", kind: tar.TypeSymlink, link: "../../../outside"}, {name: "up/file", content: "2"}, {name: "up/directory/", mode: 0o700},
 			{name: "up/.wh.gone"}, {name: "root", kind: tar.TypeSymlink, link: "/"}, {name: "root/at", content: "3"},
 			{name: "opt", kind: tar.TypeSymlink, link: "/var/opt"}, {name: "opt/tool/bin", content: "4"},
 			{name: "chain", kind: tar.TypeSymlink, link: "opt/new"}, {name: "chain/deep/file", content: "5"},
@@ -175,7 +175,7 @@ var layers = map[string]struct {
 		},
 		tree: map[string]string{
 			"srv": "40755 0:0", "data/cur": "120777 0:0 -> /srv", "srv/hello": regular("644", "1"),
-			"up": "120777 0:0 -> ../../../outside", "outside/file": "100644 0:0 links=2 " + stamp() + ` "2"`, "outside/folder": "40700 0:0",
+			"up": "120777 0:0 -> ../../../outside", "outside/file": "100644 0:0 links=2 " + stamp() + ` "2"`, "outside/directory": "40700 0:0",
 			"hard": "100644 0:0 links=2 " + stamp() + ` "2"`, "outside/gone": "20000 0:0 device 0", "root": "120777 0:0 -> /", "at": regular("644", "3"),
 			"opt": "120777 0:0 -> /var/opt", "var/opt/tool/bin": regular("644", "4"),
 			"chain": "120777 0:0 -> opt/new", "var/opt/new/deep/file": regular("644", "5"),
@@ -222,11 +222,11 @@ func TestLayer(t *testing.T) {
 			}
 			want := map[string]string{".": "40755 0:0"}
 			for path, text := range test.tree {
-				for folder := filepath.Dir(path); ; folder = filepath.Dir(folder) {
-					if want[folder] == "" {
-						want[folder] = "40755 0:0"
+				for directory := filepath.Dir(path); ; directory = filepath.Dir(directory) {
+					if want[directory] == "" {
+						want[directory] = "40755 0:0"
 					}
-					if folder == "." {
+					if directory == "." {
 						break
 					}
 				}
@@ -253,7 +253,7 @@ func TestLayer(t *testing.T) {
 	}
 }
 
-// TestImplied: of folders without an entry, those are listed that are there in the end.
+// TestImplied: of directories without an entry, those are listed that are there in the end.
 func TestImplied(t *testing.T) {
 	y := newYard(t)
 	result, err := unpackInto(t, y, archive(t, entry{name: "tmp/marker"}, entry{name: "home/app/file"}, entry{name: "home/app/"}, entry{name: "a/b/c"},
@@ -272,8 +272,8 @@ func TestImplied(t *testing.T) {
 	}
 }
 
-// TestRefusedHardLinkClosesFolders: a layer that is refused costs no descriptors.
-func TestRefusedHardLinkClosesFolders(t *testing.T) {
+// TestRefusedHardLinkClosesDirectories: a layer that is refused costs no descriptors.
+func TestRefusedHardLinkClosesDirectories(t *testing.T) {
 	open := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -293,19 +293,19 @@ func TestRefusedHardLinkClosesFolders(t *testing.T) {
 	}
 }
 
-func TestTimesOfFolders(t *testing.T) {
+func TestTimesOfDirectories(t *testing.T) {
 	y := newYard(t)
 	if _, err := unpackInto(t, y, archive(t, entry{name: "./"}, entry{name: "a/"}, entry{name: "a/b/"}, entry{name: "a/b/file"},
 		entry{name: "gone/"}, entry{name: "gone", content: "a file"})); err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range []string{".", "a", "a/b"} {
-		info, err := os.Stat(filepath.Join(y.layer, folder))
+	for _, directory := range []string{".", "a", "a/b"} {
+		info, err := os.Stat(filepath.Join(y.layer, directory))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !info.ModTime().Equal(modified) {
-			t.Errorf("%s is of %s, want %s", folder, info.ModTime(), modified)
+			t.Errorf("%s is of %s, want %s", directory, info.ModTime(), modified)
 		}
 	}
 }
@@ -340,14 +340,14 @@ func TestReplaceDeepTree(t *testing.T) {
 
 // TestOverlay mounts layers with the kernel's own overlayfs.
 func TestOverlay(t *testing.T) {
-	folder := t.TempDir()
+	directory := t.TempDir()
 	var lower []string
 	for i, entries := range [][]entry{
 		{{name: "a/one"}, {name: "a/two"}, {name: "b/one"}, {name: "c/one"}, {name: "file", content: "low"}, {name: "gone/deep/file"}},
 		{{name: "a/.wh.one"}, {name: "b/.wh..wh..opq"}, {name: "b/two"}, {name: ".wh.c"}, {name: "c/two"}, {name: ".wh.gone"}, {name: ".wh.never"},
 			{name: "file", content: "high"}},
 	} {
-		layer := filepath.Join(folder, fmt.Sprint(i))
+		layer := filepath.Join(directory, fmt.Sprint(i))
 		if err := os.Mkdir(layer, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -356,7 +356,7 @@ func TestOverlay(t *testing.T) {
 		}
 		lower = append([]string{layer}, lower...)
 	}
-	merged := filepath.Join(folder, "merged")
+	merged := filepath.Join(directory, "merged")
 	if err := os.Mkdir(merged, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -383,8 +383,8 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// FuzzUnpack: whatever the bytes, nothing outside of the layer's folder changes, the bounds hold,
-// and there are no devices and no attributes of overlayfs but ours.
+// FuzzUnpack: whatever the bytes, nothing outside of the layer's directory changes, the bounds
+// hold, and there are no devices and no attributes of overlayfs but ours.
 func FuzzUnpack(f *testing.F) {
 	for _, test := range hostile(f) {
 		if len(test.archive) < 64<<10 {

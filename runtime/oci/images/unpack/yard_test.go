@@ -22,7 +22,7 @@ const (
 
 func limits() *unpack.Limits { return &unpack.Limits{Bytes: testBytes, Entries: testEntries} }
 
-// yard is a folder for a layer, beside a folder that no layer may change.
+// yard is a directory for a layer, beside a directory that no layer may change.
 type yard struct {
 	layer, outside string
 	before         []string
@@ -30,8 +30,8 @@ type yard struct {
 
 func newYard(t testing.TB) yard {
 	t.Helper()
-	folder := t.TempDir()
-	y := yard{layer: filepath.Join(folder, "layer"), outside: filepath.Join(folder, "outside")}
+	directory := t.TempDir()
+	y := yard{layer: filepath.Join(directory, "layer"), outside: filepath.Join(directory, "outside")}
 	for _, made := range []string{y.layer, y.outside} {
 		if err := os.Mkdir(made, 0o755); err != nil {
 			t.Fatal(err)
@@ -40,7 +40,7 @@ func newYard(t testing.TB) yard {
 	if err := os.WriteFile(filepath.Join(y.outside, "file"), []byte("untouched"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	y.before = describe(t, folder, y.layer)
+	y.before = describe(t, directory, y.layer)
 	return y
 }
 
@@ -51,11 +51,11 @@ func (y yard) check(t testing.TB) {
 	}
 }
 
-// describe lists what is in a folder, with everything about it, leaving out one folder.
-func describe(t testing.TB, folder, but string) []string {
+// describe lists what is in a directory, with everything about it, leaving out one directory.
+func describe(t testing.TB, directory, but string) []string {
 	t.Helper()
 	var lines []string
-	err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+	err := filepath.WalkDir(directory, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func describe(t testing.TB, folder, but string) []string {
 }
 
 // line describes one file: its type and mode, owner, links, time, content and attributes. Times of
-// folders are left out: their entries change them.
+// directories are left out: their entries change them.
 func line(t testing.TB, path string) string {
 	t.Helper()
 	var stat unix.Stat_t

@@ -23,7 +23,7 @@ type changes struct {
 	mu      sync.Mutex
 	watcher *fsnotify.Watcher                     // nil until it is needed and there is one
 	done    chan struct{}                         // closed when the watcher has ended
-	users   map[string]map[chan struct{}]struct{} // by folder
+	users   map[string]map[chan struct{}]struct{} // by directory
 }
 
 func newChanges(log zerolog.Logger) *changes {
@@ -76,29 +76,29 @@ func (c *changes) run() {
 	}
 }
 
-// watch returns a channel that gets a token after something in the folder has changed, or has
+// watch returns a channel that gets a token after something in the directory has changed, or has
 // possibly. release ends that.
-func (c *changes) watch(folder string) (changed <-chan struct{}, release func(), err error) {
+func (c *changes) watch(directory string) (changed <-chan struct{}, release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.users[folder]) == 0 {
+	if len(c.users[directory]) == 0 {
 		err := c.start()
 		if err == nil {
-			err = c.watcher.Add(folder)
+			err = c.watcher.Add(directory)
 		}
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, nil, err
 		}
 		if err != nil {
-			c.log.Warn().Err(err).Str("folder", folder).Msg("cannot watch a log (fs.inotify): polling it five times a second")
+			c.log.Warn().Err(err).Str("directory", directory).Msg("cannot watch a log (fs.inotify): polling it five times a second")
 			changed, release = poll()
 			return changed, release, nil
 		}
-		c.users[folder] = map[chan struct{}]struct{}{}
+		c.users[directory] = map[chan struct{}]struct{}{}
 	}
 	user := make(chan struct{}, 1)
-	c.users[folder][user] = struct{}{}
-	return user, sync.OnceFunc(func() { c.leave(folder, user) }), nil
+	c.users[directory][user] = struct{}{}
+	return user, sync.OnceFunc(func() { c.leave(directory, user) }), nil
 }
 
 // poll returns a channel that gets tokens, until release.
@@ -119,20 +119,20 @@ func poll() (tokens <-chan struct{}, release func()) {
 	return user, sync.OnceFunc(func() { close(released) })
 }
 
-func (c *changes) leave(folder string, user chan struct{}) {
+func (c *changes) leave(directory string, user chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.users[folder], user)
-	if len(c.users[folder]) == 0 {
-		delete(c.users, folder)
-		_ = c.watcher.Remove(folder) // it may be gone, and the watch with it
+	delete(c.users[directory], user)
+	if len(c.users[directory]) == 0 {
+		delete(c.users, directory)
+		_ = c.watcher.Remove(directory) // it may be gone, and the watch with it
 	}
 }
 
-func (c *changes) wake(folder string) {
+func (c *changes) wake(directory string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for user := range c.users[folder] {
+	for user := range c.users[directory] {
 		notify(user)
 	}
 }

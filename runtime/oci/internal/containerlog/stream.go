@@ -34,7 +34,7 @@ func (l *Logs) Close() error { return l.changes.stop() }
 // cut off; bytes that are not UTF-8 are replaced. The error is [engine.ErrNotFound] when the
 // container was removed.
 func (l *Logs) Tail(c *containers.Container, lines int) (string, error) {
-	log, err := openLogFiles(c.Folder)
+	log, err := openLogFiles(c.Directory)
 	if err != nil {
 		return "", gone(err)
 	}
@@ -58,7 +58,7 @@ func (l *Logs) Open(ctx context.Context, c *containers.Container, options engine
 	stream := &logStream{ctx: ctx, closing: l.closing, container: c, closed: make(chan struct{}), release: func() {}}
 	if options.Follow { // before the end of the log is looked for, so that nothing is missed
 		var err error
-		if stream.changed, stream.release, err = l.changes.watch(string(c.Folder)); err != nil {
+		if stream.changed, stream.release, err = l.changes.watch(string(c.Directory)); err != nil {
 			return nil, gone(err)
 		}
 	}
@@ -69,7 +69,7 @@ func (l *Logs) Open(ctx context.Context, c *containers.Container, options engine
 	return stream, nil
 }
 
-// gone says that a folder that is missing is that of a container that was removed.
+// gone says that a directory that is missing is that of a container that was removed.
 func gone(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return engine.ErrNotFound
@@ -93,7 +93,7 @@ type logStream struct {
 }
 
 func (s *logStream) open(options engine.LogOptions) error {
-	files, err := openLogFiles(s.container.Folder)
+	files, err := openLogFiles(s.container.Directory)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (s *logStream) next() (bool, error) {
 	if s.files.size() > before {
 		return true, nil
 	}
-	now, err := openLogFiles(s.container.Folder)
+	now, err := openLogFiles(s.container.Directory)
 	if errors.Is(err, os.ErrNotExist) { // the container was removed; its end is reported
 		return false, nil
 	}

@@ -16,8 +16,8 @@ const KilledExitCode = 128 + 9
 
 // Container is what the service has of one container.
 type Container struct {
-	ID, Name string
-	Folder   layout.Container
+	ID, Name  string
+	Directory layout.Container
 
 	registry *Registry
 	// lock holds one token while a caller starts, freezes, thaws or removes the container. It is
@@ -86,7 +86,7 @@ func (c *Container) Update(change func(*Record)) error {
 		next.Run = &run
 	}
 	change(&next)
-	if err := next.write(c.Folder); err != nil {
+	if err := next.write(c.Directory); err != nil {
 		return fmt.Errorf("write the record of container %s: %w", c.Name, err)
 	}
 	c.registry.mu.Lock()
@@ -212,7 +212,7 @@ func (c *Container) HasEnded() bool {
 // caller holds the lock, or is the only one that has the container.
 func (c *Container) SetStopped() error {
 	next := c.stopped()
-	err := next.write(c.Folder)
+	err := next.write(c.Directory)
 	c.becomeStopped(next)
 	if err != nil {
 		return fmt.Errorf("write the record of container %s: %w", c.Name, err)
@@ -230,7 +230,7 @@ func (c *Container) PrepareRollback(base []string, restore string) (commit func(
 	next := c.stopped()
 	next.Base, next.Fresh, next.Volatile, next.Source, next.StartError = base, true, false, "", ""
 	next.Restore = restore
-	replace, err := next.prepare(c.Folder, ".rollback")
+	replace, err := next.prepare(c.Directory, ".rollback")
 	if err != nil {
 		return nil, fmt.Errorf("write the record of container %s: %w", c.Name, err)
 	}
@@ -335,7 +335,7 @@ func (c *Container) TakeDisk() *disk.Disk {
 // without one is missing.
 func (c *Container) Watched() keeper.Watched {
 	return keeper.Watched{
-		ID: c.ID, Output: c.Folder.Output(), Log: c.Folder.Log(), LogBytes: c.Record().Spec.LogBytes,
-		ExitFile: c.Folder.Exit(), EndFile: c.Folder.End(),
+		ID: c.ID, Output: c.Directory.Output(), Log: c.Directory.Log(), LogBytes: c.Record().Spec.LogBytes,
+		ExitFile: c.Directory.Exit(), EndFile: c.Directory.End(),
 	}
 }

@@ -33,10 +33,10 @@ type Registry struct {
 	watchers map[*watcher]struct{}
 }
 
-// Open reads the record of every container. A folder without a record is thrown away, and one whose
-// record is cut off: either it was being created, or the host has lost power, and then nothing else
-// of it is left. Any other record that cannot be read is an error, because it may be of a container
-// that runs. Find, Lock, List and Watch fail once the group is closed.
+// Open reads the record of every container. A directory without a record is thrown away, and one
+// whose record is cut off: either it was being created, or the host has lost power, and then
+// nothing else of it is left. Any other record that cannot be read is an error, because it may be
+// of a container that runs. Find, Lock, List and Watch fail once the group is closed.
 func Open(l layout.Layout, t *trash.Trash, group *background.Group, log zerolog.Logger) (*Registry, error) {
 	r := &Registry{
 		layout: l, trash: t, background: group, log: log,
@@ -54,7 +54,7 @@ func Open(l layout.Layout, t *trash.Trash, group *background.Group, log zerolog.
 			return nil, fmt.Errorf("cannot read the record of a container: %w (remove the file to give the container up)", err)
 		}
 		if err != nil {
-			log.Warn().Err(err).Str("container_id", entry.Name()).Msg("container has no record: removing its folder")
+			log.Warn().Err(err).Str("container_id", entry.Name()).Msg("container has no record: removing its directory")
 			if err := t.Throw(string(at)); err != nil {
 				return nil, err
 			}
@@ -69,7 +69,7 @@ func Open(l layout.Layout, t *trash.Trash, group *background.Group, log zerolog.
 
 func (r *Registry) newContainer(record Record) *Container {
 	return &Container{
-		ID: record.ID, Name: record.Spec.Name, Folder: r.layout.Container(record.ID), record: record, registry: r,
+		ID: record.ID, Name: record.Spec.Name, Directory: r.layout.Container(record.ID), record: record, registry: r,
 		lock: make(chan struct{}, 1), ended: make(chan struct{}), gone: make(chan struct{}),
 	}
 }
@@ -90,11 +90,11 @@ func (r *Registry) Reserve(spec engine.ContainerSpec, runtime string, base []str
 
 // Add writes the record of a container whose name was reserved, which can be found from then on.
 func (r *Registry) Add(c *Container) error {
-	if err := os.Mkdir(string(c.Folder), layout.FolderMode); err != nil {
+	if err := os.Mkdir(string(c.Directory), layout.DirectoryMode); err != nil {
 		return err
 	}
-	if err := c.record.write(c.Folder); err != nil {
-		return errors.Join(err, r.trash.Throw(string(c.Folder)))
+	if err := c.record.write(c.Directory); err != nil {
+		return errors.Join(err, r.trash.Throw(string(c.Directory)))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,10 +115,10 @@ func (r *Registry) dropName(name string) {
 	delete(r.byName, name)
 }
 
-// Remove throws away the folder of a container, and with it the record, and drops the container.
+// Remove throws away the directory of a container, and with it the record, and drops the container.
 // The caller holds its lock.
 func (r *Registry) Remove(c *Container) error {
-	if err := r.trash.Throw(string(c.Folder)); err != nil {
+	if err := r.trash.Throw(string(c.Directory)); err != nil {
 		return err
 	}
 	r.mu.Lock()

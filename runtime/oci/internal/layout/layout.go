@@ -1,5 +1,5 @@
 // Package layout has the paths of everything that the engine of package oci keeps on the disk and
-// in its run folder.
+// in its run directory.
 package layout
 
 import (
@@ -17,27 +17,28 @@ import (
 )
 
 const (
-	// FolderMode is the mode of a folder that only the service enters.
-	FolderMode = 0o700
-	// ThroughMode is that of folders with what containers' users have to reach by its path.
+	// DirectoryMode is the mode of a directory that only the service enters.
+	DirectoryMode = 0o700
+	// ThroughMode is that of directories with what containers' users have to reach by its path.
 	ThroughMode = 0o711
 )
 
-// RunFolders has the run folders of services, unless they have other ones.
-const RunFolders = "/run/sandbox-local"
+// RunDirectories has the run directories of services, unless they have other ones.
+const RunDirectories = "/run/sandbox-local"
 
 // Claims has a link for each service on the host that gives containers user namespaces, to its data
-// folder; the link's name is the first of the ids that the service has.
-const Claims = RunFolders + "/users"
+// directory; the link's name is the first of the ids that the service has.
+const Claims = RunDirectories + "/users"
 
-// Upper and Work are the two folders of an overlay, Etc that of the container's own files of /etc.
+// Upper and Work are the two directories of an overlay, Etc that of the container's own files of
+// /etc.
 const (
 	Upper = "upper"
 	Work  = "work"
 	Etc   = "etc"
 )
 
-// Layout has the folders of one Engine.
+// Layout has the directories of one Engine.
 type Layout struct {
 	Data string // files that outlive a reboot
 	Run  string // files that do not
@@ -50,16 +51,16 @@ func (l Layout) Images() string { return filepath.Join(l.Data, "images") }
 // container reaches all its layers by one mount.
 func (l Layout) Targets() string { return filepath.Join(l.Images(), "targets") }
 
-// Snapshots has a folder for each snapshot. It lies among the images for the same reason.
+// Snapshots has a directory for each snapshot. It lies among the images for the same reason.
 func (l Layout) Snapshots() string { return filepath.Join(l.Images(), "snapshots") }
 
-// Volumes has a folder for each volume.
+// Volumes has a directory for each volume.
 func (l Layout) Volumes() string { return filepath.Join(l.Data, "volumes") }
 
-// Folders has the folders that were copied from images.
-func (l Layout) Folders() string { return filepath.Join(l.Data, "folders") }
+// Directories has the directories that were copied from images.
+func (l Layout) Directories() string { return filepath.Join(l.Data, "directories") }
 
-// Containers has a folder for each container; see [Layout.Container].
+// Containers has a directory for each container; see [Layout.Container].
 func (l Layout) Containers() string { return filepath.Join(l.Data, "containers") }
 
 // Trash has what was removed and still takes room.
@@ -71,8 +72,8 @@ func (l Layout) Network() string { return filepath.Join(l.Data, "network") }
 // Archives is the file that says which archives of images were loaded.
 func (l Layout) Archives() string { return filepath.Join(l.Data, "archives.json") }
 
-// Runtime is the root folder of an OCI runtime's states; each runtime has one of its own, because
-// their states have different forms.
+// Runtime is the root directory of an OCI runtime's states; each runtime has one of its own,
+// because their states have different forms.
 func (l Layout) Runtime(name string) string {
 	return filepath.Join(l.RunRuntimes(), filepath.Base(name))
 }
@@ -81,28 +82,30 @@ func (l Layout) Runtime(name string) string {
 func (l Layout) Mounts(id string) string { return filepath.Join(l.RunMounts(), id) }
 
 // Root is where the root of a container with a user namespace is mounted, in the keeper's mount
-// namespace: its user can enter this folder and not the data folder.
+// namespace: its user can enter this directory and not the data directory.
 func (l Layout) Root(id string) string { return filepath.Join(l.RunRoots(), id) }
 
-// RunRoots has the folders of [Layout.Root].
+// RunRoots has the directories of [Layout.Root].
 func (l Layout) RunRoots() string { return filepath.Join(l.Run, "roots") }
 
-// RunMounts has the folders of [Layout.Mounts].
+// RunMounts has the directories of [Layout.Mounts].
 func (l Layout) RunMounts() string { return filepath.Join(l.Run, "mounts") }
 
-// RunRuntimes has the folders of [Layout.Runtime].
+// RunRuntimes has the directories of [Layout.Runtime].
 func (l Layout) RunRuntimes() string { return filepath.Join(l.Run, "runtime") }
 
-// VolumeData is the folder with what a volume holds.
+// VolumeData is the directory with what a volume holds.
 func (l Layout) VolumeData(name string) string { return filepath.Join(l.Volumes(), name, "data") }
 
-// FolderData is the folder with what was copied from an image.
-func (l Layout) FolderData(name string) string { return filepath.Join(l.Folders(), name, "data") }
+// DirectoryData is the directory with what was copied from an image.
+func (l Layout) DirectoryData(name string) string {
+	return filepath.Join(l.Directories(), name, "data")
+}
 
-// Container is the absolute path of the folder of one container.
+// Container is the absolute path of the directory of one container.
 type Container string
 
-// Container returns the folder of a container.
+// Container returns the directory of a container.
 func (l Layout) Container(id string) Container {
 	return Container(filepath.Join(l.Containers(), id))
 }
@@ -119,7 +122,7 @@ func (c Container) Disk() string { return filepath.Join(string(c), "disk") }
 // Upper is the upper layer of the container's root, where the size of that has no bound.
 func (c Container) Upper() string { return filepath.Join(c.Disk(), Upper) }
 
-// Work is the overlay's work folder, where the size of the upper layer has no bound.
+// Work is the overlay's work directory, where the size of the upper layer has no bound.
 func (c Container) Work() string { return filepath.Join(c.Disk(), Work) }
 
 // Filesystem is the file with upper, work and etc, where what the container writes is bounded.
@@ -149,30 +152,30 @@ func (c Container) End() string { return filepath.Join(string(c), "end.json") }
 // PIDFile is the file that the OCI runtime writes the first process's id to.
 func (c Container) PIDFile() string { return filepath.Join(string(c), "pid") }
 
-// Make makes every folder that is missing.
+// Make makes every directory that is missing.
 func (l Layout) Make() error {
-	if err := makePrivate(l.Data, FolderMode); err != nil {
+	if err := makePrivate(l.Data, DirectoryMode); err != nil {
 		return err
 	}
-	for _, path := range []string{l.Volumes(), l.Folders(), l.Containers(), l.Trash()} {
-		if err := os.MkdirAll(path, FolderMode); err != nil {
+	for _, path := range []string{l.Volumes(), l.Directories(), l.Containers(), l.Trash()} {
+		if err := os.MkdirAll(path, DirectoryMode); err != nil {
 			return err
 		}
 	}
 	shared := []string{l.Run, l.RunMounts(), l.RunRoots()}
-	if filepath.Dir(l.Run) == RunFolders {
-		shared = append([]string{RunFolders}, shared...)
+	if filepath.Dir(l.Run) == RunDirectories {
+		shared = append([]string{RunDirectories}, shared...)
 	}
 	for _, path := range shared {
 		if err := makePrivate(path, ThroughMode); err != nil {
 			return err
 		}
 	}
-	return os.MkdirAll(l.RunRuntimes(), FolderMode)
+	return os.MkdirAll(l.RunRuntimes(), DirectoryMode)
 }
 
-// makePrivate makes a folder, or makes sure that no one else can read or change the one that there
-// is: layers have programs with set-user-id.
+// makePrivate makes a directory, or makes sure that no one else can read or change the one that
+// there is: layers have programs with set-user-id.
 func makePrivate(path string, mode os.FileMode) error {
 	if err := os.MkdirAll(path, mode); err != nil {
 		return err
@@ -182,7 +185,7 @@ func makePrivate(path string, mode os.FileMode) error {
 		return err
 	}
 	if !info.IsDir() || info.Mode().Perm()&^mode != 0 {
-		return fmt.Errorf("%s must be a folder with mode %#o, and is %s", path, mode, info.Mode())
+		return fmt.Errorf("%s must be a directory with mode %#o, and is %s", path, mode, info.Mode())
 	}
 	return os.Chmod(path, mode) // whatever the umask is, and what an earlier release has made
 }
@@ -196,7 +199,7 @@ func (l Layout) RemoveRun() error {
 	return errors.Join(append(errs, os.Remove(l.Run))...)
 }
 
-// Lock keeps other Engines from the data folder for as long as the file is open.
+// Lock keeps other Engines from the data directory for as long as the file is open.
 func (l Layout) Lock() (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(l.Data, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -205,14 +208,14 @@ func (l Layout) Lock() (*os.File, error) {
 	if err := flock.Exclusive(file); err != nil {
 		_ = file.Close()
 		if errors.Is(err, flock.ErrHeld) {
-			return nil, fmt.Errorf("folder %s is in use by another service", l.Data)
+			return nil, fmt.Errorf("directory %s is in use by another service", l.Data)
 		}
 		return nil, fmt.Errorf("lock %s: %w", l.Data, err)
 	}
 	return file, nil
 }
 
-// Key makes the names unique that the Engine of one data folder uses on the host.
+// Key makes the names unique that the Engine of one data directory uses on the host.
 func Key(data string) string {
 	sum := sha256.Sum256([]byte(data))
 	return hex.EncodeToString(sum[:4])
@@ -222,9 +225,9 @@ const maxNameBytes = 200
 
 var validName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
-// CheckName returns an error that wraps [engine.ErrInvalid] for what a container, volume or folder
-// cannot be called. Volumes and folders are files of that name. field is what the error calls the
-// name.
+// CheckName returns an error that wraps [engine.ErrInvalid] for what a container, volume or
+// directory cannot be called. Volumes and directories are files of that name. field is what the
+// error calls the name.
 func CheckName(field, name string) error {
 	if len(name) > maxNameBytes || !validName.MatchString(name) {
 		return fmt.Errorf("%w: %s: %q must be 1 to %d letters, digits, _, . and -, and begin with a letter or digit",
@@ -251,7 +254,7 @@ func ReplaceFile(path string, content []byte) error {
 }
 
 // ReplaceFileSynced is ReplaceFile for what a loss of power must neither undo nor cut off. The
-// folder itself may be new: it is found after that, too.
+// directory itself may be new: it is found after that, too.
 func ReplaceFileSynced(path string, content []byte) error {
 	replace, err := PrepareFileSynced(path, ".next", content)
 	if err != nil {
@@ -276,16 +279,16 @@ func PrepareFileSynced(path, suffix string, content []byte) (replace func() erro
 		if err := os.Rename(next, path); err != nil {
 			return err
 		}
-		folder := filepath.Dir(path)
-		return errors.Join(SyncFolder(folder), SyncFolder(filepath.Dir(folder)))
+		directory := filepath.Dir(path)
+		return errors.Join(SyncDirectory(directory), SyncDirectory(filepath.Dir(directory)))
 	}, nil
 }
 
-// SyncFolder makes the names in a folder outlast a loss of power.
-func SyncFolder(path string) error {
-	folder, err := os.Open(path)
+// SyncDirectory makes the names in a directory outlast a loss of power.
+func SyncDirectory(path string) error {
+	directory, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return errors.Join(directory.Sync(), directory.Close())
 }

@@ -15,7 +15,7 @@ import (
 
 // Making is a snapshot that is being made. The caller calls Commit or Abort.
 type Making struct {
-	// Tree is an empty folder, and Staging another one for what Tree is made of.
+	// Tree is an empty directory, and Staging another one for what Tree is made of.
 	Tree, Staging *os.File
 
 	store *Store
@@ -34,29 +34,29 @@ func (s *Store) Begin(name string) (*Making, Record, error) {
 		return nil, Record{}, fmt.Errorf("%w: snapshot %s is being made of another container", engine.ErrExists, name)
 	}
 	m := &Making{store: s, id: layout.NewID(), name: name}
-	if err := m.makeFolders(); err != nil {
+	if err := m.makeDirectories(); err != nil {
 		return nil, Record{}, errors.Join(err, s.trash.Throw(s.path(m.id)))
 	}
 	s.making[name] = true
 	return m, Record{}, nil
 }
 
-func (m *Making) makeFolders() (err error) {
-	folder := m.store.path(m.id)
-	if err := os.Mkdir(folder, layout.FolderMode); err != nil {
+func (m *Making) makeDirectories() (err error) {
+	directory := m.store.path(m.id)
+	if err := os.Mkdir(directory, layout.DirectoryMode); err != nil {
 		return err
 	}
-	if m.Tree, err = makeFolder(filepath.Join(folder, treeFolder)); err != nil {
+	if m.Tree, err = makeDirectory(filepath.Join(directory, treeDirectory)); err != nil {
 		return err
 	}
-	if m.Staging, err = makeFolder(filepath.Join(folder, stagingFolder)); err != nil {
+	if m.Staging, err = makeDirectory(filepath.Join(directory, stagingDirectory)); err != nil {
 		_ = m.Tree.Close()
 	}
 	return err
 }
 
-// makeFolder makes a folder with the mode that the root of a container has.
-func makeFolder(path string) (*os.File, error) {
+// makeDirectory makes a directory with the mode that the root of a container has.
+func makeDirectory(path string) (*os.File, error) {
 	if err := os.Mkdir(path, 0o755); err != nil { //nolint:gosec // it is the root of containers
 		return nil, err
 	}
@@ -66,11 +66,11 @@ func makeFolder(path string) (*os.File, error) {
 	return os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 }
 
-// MakeMemory makes the folder for what a runtime writes of the container's processes, which the
+// MakeMemory makes the directory for what a runtime writes of the container's processes, which the
 // service alone can enter.
-func (m *Making) MakeMemory() (folder string, err error) {
-	folder = filepath.Join(m.store.path(m.id), memoryFolder)
-	return folder, os.Mkdir(folder, layout.FolderMode)
+func (m *Making) MakeMemory() (directory string, err error) {
+	directory = filepath.Join(m.store.path(m.id), memoryDirectory)
+	return directory, os.Mkdir(directory, layout.DirectoryMode)
 }
 
 func (m *Making) close() {
@@ -81,18 +81,19 @@ func (m *Making) close() {
 // Commit completes the snapshot of a tree that is complete, and returns it as List does.
 func (m *Making) Commit(record Record, index treecopy.Index) (Record, error) {
 	record.ID, record.Name = m.id, m.name
-	folder := m.store.path(m.id)
-	err := m.store.trash.Throw(filepath.Join(folder, stagingFolder))
+	directory := m.store.path(m.id)
+	err := m.store.trash.Throw(filepath.Join(directory, stagingDirectory))
 	if err == nil {
-		err = treecopy.WriteIndex(filepath.Join(folder, indexFile), index)
+		err = treecopy.WriteIndex(filepath.Join(directory, indexFile), index)
 	}
 	if err == nil {
-		// One sync of the file system in place of one for each file and folder of the tree, most of
-		// which are links to what is on the disk: those syncs would be many commits of its journal.
+		// One sync of the file system in place of one for each file and directory of the tree, most
+		// of which are links to what is on the disk: those syncs would be many commits of its
+		// journal.
 		err = os.NewSyscallError("syncfs", unix.Syncfs(int(m.Tree.Fd())))
 	}
 	if err == nil {
-		err = record.write(folder)
+		err = record.write(directory)
 	}
 	if err != nil {
 		m.Abort()

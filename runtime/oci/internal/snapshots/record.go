@@ -18,18 +18,18 @@ const (
 	recordFile = "snapshot.json"
 	indexFile  = "index"
 	hashesFile = "hashes"
-	// treeFolder is an overlay's layer, with owners that count from 0 as in images.
-	treeFolder = "tree"
-	// stagingFolder has files that were copied while the container ran.
-	stagingFolder = "staging"
-	// memoryFolder has what the container's runtime has written of its processes.
-	memoryFolder = "memory"
+	// treeDirectory is an overlay's layer, with owners that count from 0 as in images.
+	treeDirectory = "tree"
+	// stagingDirectory has files that were copied while the container ran.
+	stagingDirectory = "staging"
+	// memoryDirectory has what the container's runtime has written of its processes.
+	memoryDirectory = "memory"
 )
 
-// Record is what the disk has of a snapshot. It is written last: a folder without one is what is
+// Record is what the disk has of a snapshot. It is written last: a directory without one is what is
 // left of a snapshot that was cut off.
 type Record struct {
-	ID      string // of the folder; names can be used again
+	ID      string // of the directory; names can be used again
 	Name    string
 	Labels  map[string]string `json:",omitempty"`
 	ImageID string
@@ -76,23 +76,23 @@ func (r Record) Describe() engine.Snapshot {
 	return s
 }
 
-func (r Record) write(folder string) error {
+func (r Record) write(directory string) error {
 	content, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return layout.ReplaceFileSynced(filepath.Join(folder, recordFile), content)
+	return layout.ReplaceFileSynced(filepath.Join(directory, recordFile), content)
 }
 
-// readRecord returns [os.ErrNotExist] for a folder without a record.
-func readRecord(folder string) (Record, error) {
+// readRecord returns [os.ErrNotExist] for a directory without a record.
+func readRecord(directory string) (Record, error) {
 	var r Record
-	path := filepath.Join(folder, recordFile)
+	path := filepath.Join(directory, recordFile)
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return r, err
 	}
-	if err = json.Unmarshal(content, &r); err == nil && r.ID != filepath.Base(folder) {
+	if err = json.Unmarshal(content, &r); err == nil && r.ID != filepath.Base(directory) {
 		err = errors.New("record of another snapshot")
 	}
 	if err != nil {

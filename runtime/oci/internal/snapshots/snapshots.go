@@ -19,10 +19,10 @@ import (
 
 // Store has the snapshots. It is safe for concurrent use.
 //
-// The folder of a snapshot is thrown away when the snapshot was removed, and neither a container
+// The directory of a snapshot is thrown away when the snapshot was removed, and neither a container
 // nor another snapshot lies on its tree.
 type Store struct {
-	folder    string
+	directory string
 	trash     *trash.Trash
 	using     func() []string // ids of the snapshots that containers lie on
 	restoring func() []string // ids of those whose processes containers are to be given at their next start
@@ -39,27 +39,27 @@ type Store struct {
 // Open reads the record of every snapshot, and throws away what an earlier service was making.
 // using returns the ids of the snapshots that containers lie on, also of those that are being
 // created; restoring returns those of them whose memory they are started with.
-func Open(folder string, t *trash.Trash, using, restoring func() []string, log zerolog.Logger) (*Store, error) {
+func Open(directory string, t *trash.Trash, using, restoring func() []string, log zerolog.Logger) (*Store, error) {
 	s := &Store{
-		folder: folder, trash: t, using: using, restoring: restoring, log: log,
+		directory: directory, trash: t, using: using, restoring: restoring, log: log,
 		byID: map[string]Record{}, holds: map[string]int{}, making: map[string]bool{}, merging: make(chan struct{}, 1),
 	}
-	if err := os.MkdirAll(folder, layout.FolderMode); err != nil {
+	if err := os.MkdirAll(directory, layout.DirectoryMode); err != nil {
 		return nil, err
 	}
-	entries, err := os.ReadDir(folder)
+	entries, err := os.ReadDir(directory)
 	if err != nil {
 		return nil, err
 	}
 	for _, entry := range entries {
-		path := filepath.Join(folder, entry.Name())
+		path := filepath.Join(directory, entry.Name())
 		record, err := readRecord(path)
 		if errors.Is(err, os.ErrNotExist) {
 			err = t.Throw(path)
 		} else if err == nil {
 			s.byID[record.ID] = record
 			if record.Memory == nil { // it may have been removed
-				err = t.Throw(filepath.Join(path, memoryFolder))
+				err = t.Throw(filepath.Join(path, memoryDirectory))
 			}
 		}
 		if err != nil {
@@ -181,7 +181,7 @@ func (s *Store) hold(ids ...string) (release func()) {
 	})
 }
 
-// Trees returns the folders of snapshots, in the same order. A missing snapshot is an error.
+// Trees returns the directories of snapshots, in the same order. A missing snapshot is an error.
 func (s *Store) Trees(ids []string) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,8 +195,8 @@ func (s *Store) Trees(ids []string) ([]string, error) {
 	return trees, nil
 }
 
-// Tree is the folder with the tree of a snapshot.
-func (s *Store) Tree(id string) string { return filepath.Join(s.path(id), treeFolder) }
+// Tree is the directory with the tree of a snapshot.
+func (s *Store) Tree(id string) string { return filepath.Join(s.path(id), treeDirectory) }
 
 // Index is the file with the index of a snapshot's tree.
 func (s *Store) Index(id string) string { return filepath.Join(s.path(id), indexFile) }
@@ -204,18 +204,18 @@ func (s *Store) Index(id string) string { return filepath.Join(s.path(id), index
 // Hashes is the file with the hashes of what a snapshot's tree has.
 func (s *Store) Hashes(id string) string { return filepath.Join(s.path(id), hashesFile) }
 
-// Memory returns what a snapshot has of the processes of a container, and the folder with it. ok is
-// false when there is nothing.
-func (s *Store) Memory(id string) (memory Memory, folder string, ok bool) {
+// Memory returns what a snapshot has of the processes of a container, and the directory with it. ok
+// is false when there is nothing.
+func (s *Store) Memory(id string) (memory Memory, directory string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if has := s.byID[id].Memory; has != nil {
-		return *has, filepath.Join(s.path(id), memoryFolder), true
+		return *has, filepath.Join(s.path(id), memoryDirectory), true
 	}
 	return Memory{}, "", false
 }
 
-func (s *Store) path(id string) string { return filepath.Join(s.folder, id) }
+func (s *Store) path(id string) string { return filepath.Join(s.directory, id) }
 
 // Remove removes the snapshot of the name, at once or, when something needs it, with the last that
 // does. It succeeds when there is none.
@@ -235,7 +235,7 @@ func (s *Store) Remove(name string) error {
 		delete(s.byID, record.ID)
 		s.handOn(record)
 		s.free()
-		return layout.SyncFolder(s.folder)
+		return layout.SyncDirectory(s.directory)
 	}
 	if err := record.write(s.path(record.ID)); err != nil {
 		return err
@@ -255,7 +255,7 @@ func (s *Store) freeMemory(record Record) {
 	err := record.write(s.path(record.ID))
 	if err == nil {
 		s.byID[record.ID] = record
-		err = s.trash.Throw(filepath.Join(s.path(record.ID), memoryFolder))
+		err = s.trash.Throw(filepath.Join(s.path(record.ID), memoryDirectory))
 	}
 	if err != nil {
 		s.log.Warn().Err(err).Str("snapshot", record.Name).Msg("cannot remove the memory of a snapshot; retried at the next removal")

@@ -16,7 +16,7 @@ import (
 
 // site is where a store keeps its snapshots, and what containers lie on.
 type site struct {
-	folder    string
+	directory string
 	using     []string
 	restoring []string
 }
@@ -25,7 +25,7 @@ func (s *site) open(t *testing.T) *snapshots.Store {
 	t.Helper()
 	bin := trash.New(t.TempDir(), zerolog.Nop())
 	t.Cleanup(bin.Stop)
-	store, err := snapshots.Open(s.folder, bin, func() []string { return s.using }, func() []string { return s.restoring }, zerolog.Nop())
+	store, err := snapshots.Open(s.directory, bin, func() []string { return s.using }, func() []string { return s.restoring }, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func (s *site) make(t *testing.T, store *snapshots.Store, record snapshots.Recor
 
 func (s *site) entries(t *testing.T) int {
 	t.Helper()
-	list, err := os.ReadDir(s.folder)
+	list, err := os.ReadDir(s.directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func (s *site) entries(t *testing.T) int {
 // TestRemovedSnapshotsStayWhileNeeded: a chain of removed snapshots goes with the last container
 // that lies on it, also in another store.
 func TestRemovedSnapshotsStayWhileNeeded(t *testing.T) {
-	s := &site{folder: t.TempDir()}
+	s := &site{directory: t.TempDir()}
 	store := s.open(t)
 	var chain []string
 	for i := range 20 {
@@ -91,7 +91,7 @@ func TestRemovedSnapshotsStayWhileNeeded(t *testing.T) {
 
 // TestRemovedBytesAreHandedOn: a snapshot that links the files of a removed one has their bytes.
 func TestRemovedBytesAreHandedOn(t *testing.T) {
-	s := &site{folder: t.TempDir()}
+	s := &site{directory: t.TempDir()}
 	store := s.open(t)
 	now := time.Now().UTC()
 	at := func(second int) time.Time { return now.Add(time.Duration(second) * time.Second) }
@@ -121,16 +121,16 @@ func TestRemovedBytesAreHandedOn(t *testing.T) {
 	check(map[string]int64{"third": 90, "other": 7})
 }
 
-// TestCutOffSnapshotGoes: a folder without a record is thrown away by the next store.
+// TestCutOffSnapshotGoes: a directory without a record is thrown away by the next store.
 func TestCutOffSnapshotGoes(t *testing.T) {
-	s := &site{folder: t.TempDir()}
+	s := &site{directory: t.TempDir()}
 	s.open(t)
-	if err := os.MkdirAll(filepath.Join(s.folder, layout.NewID(), "tree"), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Join(s.directory, layout.NewID(), "tree"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	s.open(t)
 	if n := s.entries(t); n != 0 {
-		t.Errorf("%d folders are left", n)
+		t.Errorf("%d directories are left", n)
 	}
 }
 
@@ -149,7 +149,7 @@ func (s *site) merge(t *testing.T, store *snapshots.Store, bytes int64, chain ..
 // TestMergedBytes: the bytes of removed snapshots are counted once, with what needs them, for as
 // long as something has their files.
 func TestMergedBytes(t *testing.T) {
-	s := &site{folder: t.TempDir()}
+	s := &site{directory: t.TempDir()}
 	store := s.open(t)
 	now := time.Now().UTC()
 	at := func(second int) time.Time { return now.Add(time.Duration(second) * time.Second) }
@@ -212,7 +212,7 @@ func TestMergedBytes(t *testing.T) {
 // TestMemoryStaysWhileRestored: what a removed snapshot has of processes is there until no
 // container is to be started with them, and its tree until none lies on it.
 func TestMemoryStaysWhileRestored(t *testing.T) {
-	s := &site{folder: t.TempDir()}
+	s := &site{directory: t.TempDir()}
 	store := s.open(t)
 	making, _, err := store.Begin("one")
 	if err != nil || making == nil {
@@ -229,8 +229,8 @@ func TestMemoryStaysWhileRestored(t *testing.T) {
 		t.Errorf("the snapshot is %+v", described)
 	}
 	has := func() bool {
-		_, folder, ok := store.Memory(made.ID)
-		_, err := os.Stat(folder)
+		_, directory, ok := store.Memory(made.ID)
+		_, err := os.Stat(directory)
 		return ok && err == nil
 	}
 	s.using, s.restoring = []string{made.ID}, []string{made.ID}
@@ -240,7 +240,7 @@ func TestMemoryStaysWhileRestored(t *testing.T) {
 	}
 	s.restoring = nil
 	store.Free()
-	if _, err := os.Stat(filepath.Join(s.folder, made.ID, "memory")); has() || !os.IsNotExist(err) || s.entries(t) != 1 {
+	if _, err := os.Stat(filepath.Join(s.directory, made.ID, "memory")); has() || !os.IsNotExist(err) || s.entries(t) != 1 {
 		t.Errorf("no container is to be started with what is there: %v", err)
 	}
 	s.using = nil

@@ -43,16 +43,16 @@ func New(l layout.Layout, k *keeper.Client, log zerolog.Logger) *Mounter {
 	return &Mounter{layout: l, keeper: k, log: log, releasing: map[string]chan struct{}{}}
 }
 
-// Set has the mounts of what one container is made of. They are below a folder that is named by the
-// container's id, and so need no record.
+// Set has the mounts of what one container is made of. They are below a directory that is named by
+// the container's id, and so need no record.
 type Set struct {
-	mounter *Mounter
-	id      string // of the container
-	folder  string
-	users   *os.File // the user namespace that has the ids of what is attached; nil for the host's
-	names   []string
-	trees   []*os.File // detached mounts, of the same number
-	sys     string     // path of a sysfs to make; empty for none
+	mounter   *Mounter
+	id        string // of the container
+	directory string
+	users     *os.File // the user namespace that has the ids of what is attached; nil for the host's
+	names     []string
+	trees     []*os.File // detached mounts, of the same number
+	sys       string     // path of a sysfs to make; empty for none
 	// network has this thread enter the network that it shows.
 	network func() error
 }
@@ -60,7 +60,7 @@ type Set struct {
 // NewSet returns the Set of a container, without mounts. The files are shown as those of users,
 // unless that is nil. The caller calls Close.
 func (m *Mounter) NewSet(id string, users *os.File) *Set {
-	return &Set{mounter: m, id: id, folder: m.layout.Mounts(id), users: users}
+	return &Set{mounter: m, id: id, directory: m.layout.Mounts(id), users: users}
 }
 
 // FixedOwnersError is the error of a source whose files cannot be shown as those of a user
@@ -117,13 +117,13 @@ func (m *Set) AddMount(name string, tree *os.File, flags uint, attributes uint64
 			return "", fmt.Errorf("map the owners of %s: %w", tree.Name(), err)
 		}
 	}
-	return filepath.Join(m.folder, name), nil
+	return filepath.Join(m.directory, name), nil
 }
 
 // AddSys adds a sysfs, and returns the path that it will have. network has the thread enter the
 // network that the sysfs shows.
 func (m *Set) AddSys(network func() error) (path string) {
-	m.sys, m.network = filepath.Join(m.folder, "sys"), network
+	m.sys, m.network = filepath.Join(m.directory, "sys"), network
 	return m.sys
 }
 
@@ -141,18 +141,18 @@ func (m *Set) Attach() (keeper int, err error) {
 		return 0, nil
 	}
 	m.mounter.await(m.id)
-	if err := os.Mkdir(m.folder, layout.FolderMode); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Mkdir(m.directory, layout.DirectoryMode); err != nil && !errors.Is(err, os.ErrExist) {
 		return 0, err
 	}
-	if err := os.Chmod(m.folder, layout.ThroughMode); err != nil {
+	if err := os.Chmod(m.directory, layout.ThroughMode); err != nil {
 		return 0, err
 	}
 	return m.mounter.inKeeper(func() error {
-		if err := unix.Mount("sandbox", m.folder, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, tmpfsOptions); err != nil {
+		if err := unix.Mount("sandbox", m.directory, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, tmpfsOptions); err != nil {
 			return fmt.Errorf("mount a file system for the sources of mounts: %w", err)
 		}
 		for i, tree := range m.trees {
-			if err := attach(tree, filepath.Join(m.folder, m.names[i])); err != nil {
+			if err := attach(tree, filepath.Join(m.directory, m.names[i])); err != nil {
 				return fmt.Errorf("attach %s: %w", tree.Name(), err)
 			}
 		}
@@ -223,7 +223,7 @@ func attach(tree *os.File, path string) error {
 	}
 	var err error
 	if info.Mode&unix.S_IFMT == unix.S_IFDIR {
-		err = unix.Mkdir(path, layout.FolderMode)
+		err = unix.Mkdir(path, layout.DirectoryMode)
 	} else {
 		err = unix.Mknod(path, unix.S_IFREG|0o600, 0)
 	}
@@ -263,18 +263,18 @@ func (m *Mounter) await(id string) {
 
 // Release takes back what was attached for a container; it succeeds when nothing was.
 func (m *Mounter) Release(id string) {
-	folder := m.layout.Mounts(id)
-	if _, err := os.Lstat(folder); errors.Is(err, os.ErrNotExist) {
+	directory := m.layout.Mounts(id)
+	if _, err := os.Lstat(directory); errors.Is(err, os.ErrNotExist) {
 		return
 	}
 	_, err := m.inKeeper(func() error {
 		for { // more than one when a start was cut off
 			// What an earlier version has attached is not private. That nothing is mounted there is
 			// found out below.
-			if err := unix.Mount("", folder, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+			if err := unix.Mount("", directory, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 				return err
 			}
-			if err := unix.Unmount(folder, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			if err := unix.Unmount(directory, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 				if err == unix.EINVAL || err == unix.ENOENT { // nothing is mounted there
 					return nil
 				}
@@ -283,7 +283,7 @@ func (m *Mounter) Release(id string) {
 		}
 	})
 	if err == nil {
-		err = os.Remove(folder)
+		err = os.Remove(directory)
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		m.log.Warn().Err(err).Str("container_id", id).Msg("cannot unmount source mounts of container; retried at service start")

@@ -1,4 +1,4 @@
-// Package trash removes folders in the background. Containers wrote what is in them.
+// Package trash removes directories in the background. Containers wrote what is in them.
 package trash
 
 import (
@@ -14,10 +14,10 @@ import (
 	"sandbox.internal/runtime/oci/internal/layout"
 )
 
-// Trash is a folder whose entries are removed one after the other.
+// Trash is a directory whose entries are removed one after the other.
 type Trash struct {
-	folder string
-	log    zerolog.Logger
+	directory string
+	log       zerolog.Logger
 
 	wake   chan struct{}   // holds a token while there may be something to remove
 	ctx    context.Context // ends when nothing more is to be removed
@@ -25,20 +25,20 @@ type Trash struct {
 	done   chan struct{}
 }
 
-// New returns the Trash of a folder, which begins with what an earlier one has left there. The
+// New returns the Trash of a directory, which begins with what an earlier one has left there. The
 // caller calls Stop.
-func New(folder string, log zerolog.Logger) *Trash {
-	t := &Trash{folder: folder, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func New(directory string, log zerolog.Logger) *Trash {
+	t := &Trash{directory: directory, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.wake <- struct{}{}
 	go t.run()
 	return t
 }
 
-// Throw moves a folder here, under a new name; it is gone from its place when Throw returns.
-// Throwing a folder that is missing succeeds.
-func (t *Trash) Throw(folder string) error {
-	err := os.Rename(folder, filepath.Join(t.folder, layout.NewID()))
+// Throw moves a directory here, under a new name; it is gone from its place when Throw returns.
+// Throwing a directory that is missing succeeds.
+func (t *Trash) Throw(directory string) error {
+	err := os.Rename(directory, filepath.Join(t.directory, layout.NewID()))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -49,19 +49,20 @@ func (t *Trash) Throw(folder string) error {
 	return err
 }
 
-// Sweep throws away the entries of a folder whose names begin with the prefix.
-func (t *Trash) Sweep(folder, prefix string) error {
-	entries, err := os.ReadDir(folder)
+// Sweep throws away the entries of a directory whose names begin with the prefix.
+func (t *Trash) Sweep(directory, prefix string) error {
+	entries, err := os.ReadDir(directory)
 	errs := []error{err}
 	for _, entry := range entries {
 		if strings.HasPrefix(entry.Name(), prefix) {
-			errs = append(errs, t.Throw(filepath.Join(folder, entry.Name())))
+			errs = append(errs, t.Throw(filepath.Join(directory, entry.Name())))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Stop ends the removal after the entry that it is at. The rest goes when the folder is used again.
+// Stop ends the removal after the entry that it is at. The rest goes when the directory is used
+// again.
 func (t *Trash) Stop() {
 	t.cancel()
 	<-t.done
@@ -73,7 +74,7 @@ func (t *Trash) run() {
 		select {
 		case <-t.wake:
 			if err := t.empty(); err != nil {
-				t.log.Warn().Err(err).Str("folder", t.folder).Msg("deferred delete failed; retried at the next removal")
+				t.log.Warn().Err(err).Str("directory", t.directory).Msg("deferred delete failed; retried at the next removal")
 			}
 		case <-t.ctx.Done():
 			return
@@ -85,7 +86,7 @@ func (t *Trash) run() {
 func (t *Trash) empty() error {
 	failed := map[string]error{}
 	for {
-		entries, err := os.ReadDir(t.folder)
+		entries, err := os.ReadDir(t.directory)
 		if err != nil {
 			return err
 		}
@@ -95,7 +96,7 @@ func (t *Trash) empty() error {
 				continue
 			}
 			progress = true
-			err := remove.All(t.ctx, filepath.Join(t.folder, entry.Name()))
+			err := remove.All(t.ctx, filepath.Join(t.directory, entry.Name()))
 			if t.ctx.Err() != nil {
 				return nil
 			}

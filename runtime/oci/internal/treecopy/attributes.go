@@ -20,13 +20,14 @@ var ownAttributes = []string{
 	"trusted.overlay.origin", "trusted.overlay.impure", "trusted.overlay.nlink", "trusted.overlay.uuid", "trusted.overlay.upper",
 }
 
-// FolderAttributes gives a folder the owner, mode, extended attributes and times of another one.
-func FolderAttributes(from, to *os.File) error {
+// DirectoryAttributes gives a directory the owner, mode, extended attributes and times of another
+// one.
+func DirectoryAttributes(from, to *os.File) error {
 	c := &Copy{names: make([]byte, maxAttributes), value: make([]byte, maxAttributes)}
-	return c.folderAttributes(from, to, to.Name())
+	return c.directoryAttributes(from, to, to.Name())
 }
 
-func (c *Copy) folderAttributes(from, to *os.File, name string) error {
+func (c *Copy) directoryAttributes(from, to *os.File, name string) error {
 	var info unix.Stat_t
 	if err := unix.Fstat(int(from.Fd()), &info); err != nil {
 		return &os.PathError{Op: "stat", Path: shown(name), Err: err}
@@ -36,8 +37,8 @@ func (c *Copy) folderAttributes(from, to *os.File, name string) error {
 
 // attributes copies owner, mode, extended attributes and times to what was made at a name, which
 // both descriptors, of any kind, have open.
-func (c *Copy) attributes(from, to int, folder *os.File, entry string, info *unix.Stat_t) error {
-	in := int(folder.Fd())
+func (c *Copy) attributes(from, to int, directory *os.File, entry string, info *unix.Stat_t) error {
+	in := int(directory.Fd())
 	link := info.Mode&unix.S_IFMT == unix.S_IFLNK
 	err := unix.Fchownat(in, entry, int(info.Uid), int(info.Gid), unix.AT_SYMLINK_NOFOLLOW)
 	if err == nil && !link {

@@ -13,9 +13,9 @@ import (
 )
 
 // Compare copies the source, which no process has changed since a moment and none changes now, to
-// an empty folder, but for the files that Staging or Previous has as they are: Complete adds them.
-// The copy has contents, owners, modes, times, extended attributes, hard links, holes, symbolic
-// links, FIFOs, sockets and device nodes.
+// an empty directory, but for the files that Staging or Previous has as they are: Complete adds
+// them. The copy has contents, owners, modes, times, extended attributes, hard links, holes,
+// symbolic links, FIFOs, sockets and device nodes.
 //
 // The error wraps [engine.ErrSnapshotTooLarge] or [engine.ErrInvalid] where the source cannot be
 // copied.
@@ -30,7 +30,7 @@ func (c *Copy) Compare(ctx context.Context, to *os.File, still time.Time) (Resul
 	defer func() { _ = root.Close() }()
 	c.later, c.times = nil, nil
 	f := &comparison{Copy: c, ctx: ctx, still: still, links: map[uint64]string{}, result: Result{Index: Index{}}}
-	if err := f.folder(root, to, "", 0); err != nil {
+	if err := f.directory(root, to, "", 0); err != nil {
 		return Result{}, err
 	}
 	return f.result, nil
@@ -46,8 +46,8 @@ type comparison struct {
 	result Result
 }
 
-// folder copies what is in a folder, and then the attributes of the folder.
-func (f *comparison) folder(from, to *os.File, name string, depth int) error {
+// directory copies what is in a directory, and then the attributes of the directory.
+func (f *comparison) directory(from, to *os.File, name string, depth int) error {
 	err := entries(f.ctx, from, func(entry string) error {
 		below, err := child(name, entry, depth)
 		if err != nil {
@@ -58,14 +58,14 @@ func (f *comparison) folder(from, to *os.File, name string, depth int) error {
 	if err != nil {
 		return err
 	}
-	if err := f.folderAttributes(from, to, name); err != nil {
+	if err := f.directoryAttributes(from, to, name); err != nil {
 		return err
 	}
 	var info unix.Stat_t
 	if err := unix.Fstat(int(to.Fd()), &info); err != nil {
 		return &os.PathError{Op: "stat", Path: shown(name), Err: err}
 	}
-	f.times = append(f.times, folderTimes{folder: name, times: [2]unix.Timespec{info.Atim, info.Mtim}})
+	f.times = append(f.times, directoryTimes{directory: name, times: [2]unix.Timespec{info.Atim, info.Mtim}})
 	return nil
 }
 
@@ -80,7 +80,7 @@ func (f *comparison) entry(from, to *os.File, entry, name string, depth int) err
 		if err := f.adds(&info); err != nil {
 			return err
 		}
-		return f.subfolder(from, to, entry, name, depth)
+		return f.subdirectory(from, to, entry, name, depth)
 	}
 	if info.Nlink > 1 {
 		if first, ok := f.links[info.Ino]; ok {
@@ -105,21 +105,21 @@ func (f *comparison) adds(info *unix.Stat_t) error {
 	return f.exceeds(f.result.Files, f.result.Exclusive, f.names)
 }
 
-func (f *comparison) subfolder(from, to *os.File, entry, name string, depth int) error {
+func (f *comparison) subdirectory(from, to *os.File, entry, name string, depth int) error {
 	if err := unix.Mkdirat(int(to.Fd()), entry, 0o700); err != nil {
 		return &os.PathError{Op: "mkdir", Path: shown(name), Err: err}
 	}
-	source, err := openFolder(from, entry)
+	source, err := openDirectory(from, entry)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = source.Close() }()
-	target, err := openFolder(to, entry)
+	target, err := openDirectory(to, entry)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = target.Close() }()
-	return f.folder(source, target, name, depth+1)
+	return f.directory(source, target, name, depth+1)
 }
 
 // regular puts a regular file into the copy, if possible without copying the content.
@@ -173,22 +173,22 @@ func (f *comparison) linked(name string, stat Stat, names uint64) bool {
 }
 
 // special makes a symbolic link, a FIFO, a socket or a device node with the name, as an entry of
-// another folder is.
+// another directory is.
 func (c *Copy) special(from, to *os.File, entry, name string, info *unix.Stat_t) error {
 	source, err := openPath(from, entry)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = unix.Close(source) }()
-	folder := int(to.Fd())
+	directory := int(to.Fd())
 	if info.Mode&unix.S_IFMT == unix.S_IFLNK {
 		target := make([]byte, unix.PathMax)
 		var n int
 		if n, err = unix.Readlinkat(source, "", target); err == nil {
-			err = unix.Symlinkat(string(target[:n]), folder, name)
+			err = unix.Symlinkat(string(target[:n]), directory, name)
 		}
 	} else {
-		err = unix.Mknodat(folder, name, info.Mode, int(info.Rdev)) //nolint:gosec // a device's number
+		err = unix.Mknodat(directory, name, info.Mode, int(info.Rdev)) //nolint:gosec // a device's number
 	}
 	if err != nil {
 		return &os.PathError{Op: "make", Path: shown(name), Err: err}

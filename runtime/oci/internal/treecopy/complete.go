@@ -16,10 +16,10 @@ type later struct {
 	from, to string // paths
 }
 
-// folderTimes are the times of a folder, which has all its entries then.
-type folderTimes struct {
-	folder string
-	times  [2]unix.Timespec
+// directoryTimes are the times of a directory, which has all its entries then.
+type directoryTimes struct {
+	directory string
+	times     [2]unix.Timespec
 }
 
 type laterKind int
@@ -30,8 +30,8 @@ const (
 	linkName                      // another name for a file of the copy
 )
 
-// Complete adds to the copy what Compare has left, in a folder that no one else has changed since.
-// Processes may change the source meanwhile.
+// Complete adds to the copy what Compare has left, in a directory that no one else has changed
+// since. Processes may change the source meanwhile.
 func (c *Copy) Complete(ctx context.Context, to *os.File, result *Result) error {
 	for _, l := range c.later {
 		if err := ctx.Err(); err != nil {
@@ -42,15 +42,15 @@ func (c *Copy) Complete(ctx context.Context, to *os.File, result *Result) error 
 		}
 	}
 	for _, t := range c.times {
-		if err := unix.UtimesNanoAt(int(to.Fd()), path.Join(".", t.folder), t.times[:], unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return &os.PathError{Op: "set the times of", Path: shown(t.folder), Err: err}
+		if err := unix.UtimesNanoAt(int(to.Fd()), path.Join(".", t.directory), t.times[:], unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return &os.PathError{Op: "set the times of", Path: shown(t.directory), Err: err}
 		}
 	}
 	c.later, c.times = nil, nil
 	return nil
 }
 
-// complete does one thing. Paths in the copies lead through folders alone.
+// complete does one thing. Paths in the copies lead through directories alone.
 func (c *Copy) complete(ctx context.Context, l later, to *os.File, result *Result) error {
 	target := int(to.Fd())
 	switch l.kind {

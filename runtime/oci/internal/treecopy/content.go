@@ -11,22 +11,22 @@ import (
 // pieceBytes is how much is copied between two looks at the context and at the room on the disk.
 const pieceBytes = 4 << 20
 
-// file copies an open regular file, with attributes, to a new name in a folder. timed is whether a
-// later change of the file, by a process that has it mapped, is seen by the times of the file.
-func (c *Copy) file(ctx context.Context, from int, info *unix.Stat_t, folder *os.File, entry string) (timed bool, err error) {
+// file copies an open regular file, with attributes, to a new name in a directory. timed is whether
+// a later change of the file, by a process that has it mapped, is seen by the times of the file.
+func (c *Copy) file(ctx context.Context, from int, info *unix.Stat_t, directory *os.File, entry string) (timed bool, err error) {
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	to, err := unix.Openat(int(folder.Fd()), entry, flags, 0o600)
+	to, err := unix.Openat(int(directory.Fd()), entry, flags, 0o600)
 	if err != nil {
 		return false, &os.PathError{Op: "make", Path: shown(entry), Err: err}
 	}
 	defer func() { _ = unix.Close(to) }()
-	// The kernel sets the times when a mapped page that is clean is written to, and not again before
-	// the page was written back. So write-back of dirty pages begins here.
+	// The kernel sets the times when a mapped page that is clean is written to, and not again
+	// before the page was written back. So write-back of dirty pages begins here.
 	timed = unix.SyncFileRange(from, 0, 0, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE) == nil
 	if err := c.content(ctx, from, to, info.Size); err != nil {
 		return false, &os.PathError{Op: "copy", Path: shown(entry), Err: err}
 	}
-	return timed, c.attributes(from, to, folder, entry, info)
+	return timed, c.attributes(from, to, directory, entry, info)
 }
 
 // content shares the blocks where the file systems can, and copies what is no hole otherwise.

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CopyFile copies one file that does not change, of any kind but a folder, with its attributes to a
-// new name below a folder, which leads through folders alone.
+// CopyFile copies one file that does not change, of any kind but a directory, with its attributes
+// to a new name below a directory, which leads through directories alone.
 func CopyFile(ctx context.Context, in int, entry string, to *os.File, name string) error {
 	again, err := unix.Openat(in, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -40,6 +40,6 @@ func CopyFile(ctx context.Context, in int, entry string, to *os.File, name strin
 	return err
 }
 
-// CheckRoom returns an error that wraps [engine.ErrNoRoom] when the disk of a folder has only what
-// is left to containers.
-func CheckRoom(folder *os.File) error { return (&Copy{Staging: folder}).CheckRoom(0) }
+// CheckRoom returns an error that wraps [engine.ErrNoRoom] when the disk of a directory has only
+// what is left to containers.
+func CheckRoom(directory *os.File) error { return (&Copy{Staging: directory}).CheckRoom(0) }

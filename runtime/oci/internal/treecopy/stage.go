@@ -25,7 +25,7 @@ func (c *Copy) Stage(ctx context.Context) (Left, error) {
 	}
 	defer func() { _ = root.Close() }()
 	s := &stage{Copy: c, ctx: ctx, seen: map[uint64]bool{}}
-	if err := s.folder(root, 0); err != nil && !errors.Is(err, errEnough) {
+	if err := s.directory(root, 0); err != nil && !errors.Is(err, errEnough) {
 		return s.left, err
 	}
 	return s.left, nil
@@ -44,15 +44,15 @@ type stage struct {
 	bytes int64
 }
 
-// folder stages what is in a folder. What is gone meanwhile, or cannot be read, is for Compare
-// to report.
-func (s *stage) folder(folder *os.File, depth int) error {
+// directory stages what is in a directory. What is gone meanwhile, or cannot be read, is for
+// Compare to report.
+func (s *stage) directory(directory *os.File, depth int) error {
 	if depth > maxDepth {
 		return nil
 	}
-	err := entries(s.ctx, folder, func(entry string) error {
+	err := entries(s.ctx, directory, func(entry string) error {
 		var info unix.Stat_t
-		if unix.Fstatat(int(folder.Fd()), entry, &info, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		if unix.Fstatat(int(directory.Fd()), entry, &info, unix.AT_SYMLINK_NOFOLLOW) != nil {
 			return nil
 		}
 		known, err := s.count(&info)
@@ -61,14 +61,14 @@ func (s *stage) folder(folder *os.File, depth int) error {
 		}
 		switch info.Mode & unix.S_IFMT {
 		case unix.S_IFDIR:
-			below, err := openFolder(folder, entry)
+			below, err := openDirectory(directory, entry)
 			if err != nil {
 				return nil //nolint:nilerr // as above
 			}
 			defer func() { _ = below.Close() }()
-			return s.folder(below, depth+1)
+			return s.directory(below, depth+1)
 		case unix.S_IFREG:
-			return s.regular(folder, entry, &info)
+			return s.regular(directory, entry, &info)
 		}
 		return nil
 	})
@@ -90,7 +90,7 @@ func (s *stage) count(info *unix.Stat_t) (known bool, err error) {
 	return false, s.exceeds(s.files, 0, 0)
 }
 
-func (s *stage) regular(folder *os.File, entry string, info *unix.Stat_t) error {
+func (s *stage) regular(directory *os.File, entry string, info *unix.Stat_t) error {
 	stat := statOf(info)
 	if _, ok := s.inPrevious(stat, uint64(info.Nlink)); ok {
 		return nil
@@ -103,7 +103,7 @@ func (s *stage) regular(folder *os.File, entry string, info *unix.Stat_t) error 
 		return errEnough
 	}
 	if stat.settled(time.Now()) {
-		done, err := s.one(folder, entry)
+		done, err := s.one(directory, entry)
 		if err != nil && ended(s.ctx, err) {
 			return err
 		}
@@ -116,8 +116,8 @@ func (s *stage) regular(folder *os.File, entry string, info *unix.Stat_t) error 
 }
 
 // one copies one file, and reports whether it did not change meanwhile.
-func (s *stage) one(folder *os.File, entry string) (done bool, err error) {
-	from, before, err := openRegular(folder, entry)
+func (s *stage) one(directory *os.File, entry string) (done bool, err error) {
+	from, before, err := openRegular(directory, entry)
 	if err != nil {
 		return false, err
 	}

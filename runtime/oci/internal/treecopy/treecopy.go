@@ -1,8 +1,8 @@
 // Package treecopy copies what a container has written, the upper layer of its overlay, while the
 // container's processes may be changing it.
 //
-// Everything in the source is hostile. Folders are read by their descriptors, symbolic links are
-// never followed, and nothing but a regular file is opened for reading. A copy is made in three
+// Everything in the source is hostile. Directories are read by their descriptors, symbolic links
+// are never followed, and nothing but a regular file is opened for reading. A copy is made in three
 // steps: [Copy.Stage] copies files while processes run; [Copy.Compare], while they are stopped,
 // copies what has changed since; and [Copy.Complete], when they run again, takes all other files
 // from what was staged and from an earlier copy.
@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// maxDepth bounds how many folders are nested: each takes two descriptors.
+	// maxDepth bounds how many directories are nested: each takes two descriptors.
 	maxDepth = 1000
 	// maxPath bounds the paths in a copy, in bytes: files are linked by their paths.
 	maxPath = 4000
-	// maxFiles and maxNames bound the names in a copy, and the bytes of their paths: they are kept in
-	// memory.
+	// maxFiles and maxNames bound the names in a copy, and the bytes of their paths: they are kept
+	// in memory.
 	maxFiles, maxNames = 500_000, 64 << 20
-	// A copy leaves a twentieth of the disk free, in bytes at most maxReserve, and in inodes: a full
-	// disk is to fail a copy, and nothing else.
+	// A copy leaves a twentieth of the disk free, in bytes at most maxReserve, and in inodes: a
+	// full disk is to fail a copy, and nothing else.
 	reservedPart, maxReserve = 20, 2 << 30
 	// MinBytes is what any file is counted as at least: its inode.
 	MinBytes = 512
@@ -57,16 +57,16 @@ func statOf(info *unix.Stat_t) Stat {
 // moment.
 func (s Stat) settled(at time.Time) bool { return s.Changed < at.Add(-Settle).UnixNano() }
 
-// Tree is an earlier copy of the same folder.
+// Tree is an earlier copy of the same directory.
 type Tree struct {
 	Root  *os.File
 	Index Index
 }
 
-// Copy is one copy of a folder. The methods are not called from several goroutines at once.
+// Copy is one copy of a directory. The methods are not called from several goroutines at once.
 type Copy struct {
-	From    *os.File // the folder
-	Staging *os.File // an empty folder on the file system of the copy; Stage fills it
+	From    *os.File // the directory
+	Staging *os.File // an empty directory on the file system of the copy; Stage fills it
 	// Previous is what unchanged files are linked from; nil for nothing.
 	Previous *Tree
 	// MaxBytes bounds what the copy adds to the disk ([Result].Exclusive); 0 means no bound.
@@ -77,7 +77,7 @@ type Copy struct {
 	noClone     bool // the file systems do not share blocks
 	noRange     bool // nor does the kernel copy between them
 	later       []later
-	times       []folderTimes
+	times       []directoryTimes
 	untimed     bool // the source's file system does not record when a mapped file is written to
 	names       []byte
 	value       []byte
@@ -115,10 +115,10 @@ func (c *Copy) prepare() error {
 	return nil
 }
 
-// entries calls visit for each name in a folder.
-func entries(ctx context.Context, folder *os.File, visit func(entry string) error) error {
+// entries calls visit for each name in a directory.
+func entries(ctx context.Context, directory *os.File, visit func(entry string) error) error {
 	for {
-		names, err := folder.Readdirnames(256)
+		names, err := directory.Readdirnames(256)
 		for _, entry := range names {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -136,8 +136,8 @@ func entries(ctx context.Context, folder *os.File, visit func(entry string) erro
 	}
 }
 
-// openFolder opens a folder in another one.
-func openFolder(in *os.File, entry string) (*os.File, error) {
+// openDirectory opens a directory in another one.
+func openDirectory(in *os.File, entry string) (*os.File, error) {
 	fd, err := unix.Openat(int(in.Fd()), entry, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: shown(entry), Err: err}
@@ -145,8 +145,8 @@ func openFolder(in *os.File, entry string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), entry), nil
 }
 
-// reopen opens a folder again, to read it from its begin.
-func reopen(folder *os.File) (*os.File, error) { return openFolder(folder, ".") }
+// reopen opens a directory again, to read it from its begin.
+func reopen(directory *os.File) (*os.File, error) { return openDirectory(directory, ".") }
 
 var errNotRegular = errors.New("not a regular file")
 
@@ -171,7 +171,7 @@ func openRegular(in *os.File, entry string) (fd int, info unix.Stat_t, err error
 	return fd, info, nil
 }
 
-// openPath opens an entry of a folder, of any kind, as a path only.
+// openPath opens an entry of a directory, of any kind, as a path only.
 func openPath(in *os.File, entry string) (int, error) {
 	fd, err := unix.Openat(int(in.Fd()), entry, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -207,13 +207,13 @@ func (c *Copy) CheckRoom(more int64) error {
 }
 
 // child is the path of an entry. The error wraps [engine.ErrInvalid] where a copy cannot have it.
-func child(folder, entry string, depth int) (string, error) {
-	name := path.Join(folder, entry)
+func child(directory, entry string, depth int) (string, error) {
+	name := path.Join(directory, entry)
 	switch {
 	case len(name) > maxPath:
 		return "", fmt.Errorf("%w: files: %s...: a path of more than %d bytes", engine.ErrInvalid, shown(name), maxPath)
 	case depth > maxDepth:
-		return "", fmt.Errorf("%w: files: %s...: folders nested deeper than %d levels", engine.ErrInvalid, shown(name), maxDepth)
+		return "", fmt.Errorf("%w: files: %s...: directories nested deeper than %d levels", engine.ErrInvalid, shown(name), maxDepth)
 	}
 	return name, nil
 }

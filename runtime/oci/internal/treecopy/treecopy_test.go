@@ -19,7 +19,7 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// job is a copy of a source folder.
+// job is a copy of a source directory.
 type job struct {
 	*treecopy.Copy
 	source, target string
@@ -28,9 +28,9 @@ type job struct {
 
 func newJob(t *testing.T) job {
 	t.Helper()
-	folder := t.TempDir()
+	directory := t.TempDir()
 	open := func(name string) *os.File {
-		path := filepath.Join(folder, name)
+		path := filepath.Join(directory, name)
 		must(t, os.Mkdir(path, 0o755))
 		file, err := os.Open(path)
 		must(t, err)
@@ -90,12 +90,12 @@ func stat(t *testing.T, path string) unix.Stat_t {
 func TestKinds(t *testing.T) {
 	j := newJob(t)
 	at := func(name string) string { return filepath.Join(j.source, name) }
-	write(t, at("folder/file"), "content")
+	write(t, at("directory/file"), "content")
 	write(t, at("setuid"), "program")
 	must(t, os.Chown(at("setuid"), 5, 6))
 	must(t, unix.Chmod(at("setuid"), 0o6755))
 	must(t, unix.Setxattr(at("setuid"), "security.capability", []byte("\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0))
-	must(t, os.Link(at("setuid"), at("folder/again")))
+	must(t, os.Link(at("setuid"), at("directory/again")))
 	must(t, os.Symlink("nowhere", at("link")))
 	must(t, os.Lchown(at("link"), 7, 8))
 	must(t, unix.Lsetxattr(at("link"), "trusted.test", []byte("of a link"), 0))
@@ -110,7 +110,7 @@ func TestKinds(t *testing.T) {
 	must(t, os.Truncate(at("setuid"), 1<<30))
 	must(t, unix.Chmod(at("setuid"), 0o6755))
 	when := []unix.Timespec{{Sec: 1, Nsec: 2}, {Sec: 3, Nsec: 4}}
-	for _, name := range []string{"folder/file", "setuid", "link", "fifo", "opaque", "folder", "."} {
+	for _, name := range []string{"directory/file", "setuid", "link", "fifo", "opaque", "directory", "."} {
 		must(t, unix.UtimesNanoAt(unix.AT_FDCWD, at(name), when, unix.AT_SYMLINK_NOFOLLOW))
 	}
 	result := j.finish(t)
@@ -148,7 +148,7 @@ func TestKinds(t *testing.T) {
 func TestUnchangedFilesAreLinked(t *testing.T) {
 	first, second := newJob(t), newJob(t)
 	second.From, second.source = first.From, first.source
-	for _, name := range []string{"same", "content", "mode", "linked", "folder/moved"} {
+	for _, name := range []string{"same", "content", "mode", "linked", "directory/moved"} {
 		write(t, filepath.Join(first.source, name), name)
 	}
 	first.stageAll(t)
@@ -162,7 +162,7 @@ func TestUnchangedFilesAreLinked(t *testing.T) {
 	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, at("content"), []unix.Timespec{before.Atim, before.Mtim}, 0))
 	must(t, os.Chmod(at("mode"), 0o600))
 	must(t, os.Link(at("linked"), at("other")))
-	must(t, os.Rename(at("folder"), at("renamed")))
+	must(t, os.Rename(at("directory"), at("renamed")))
 
 	index := filepath.Join(t.TempDir(), "index")
 	must(t, treecopy.WriteIndex(index, result.Index))
@@ -171,7 +171,7 @@ func TestUnchangedFilesAreLinked(t *testing.T) {
 	second.Previous = &treecopy.Tree{Root: first.to, Index: read1}
 	second.finish(t)
 	for name, linked := range map[string]bool{"same": true, "renamed/moved": true, "content": false, "mode": false, "linked": false} {
-		earlier := strings.Replace(name, "renamed", "folder", 1)
+		earlier := strings.Replace(name, "renamed", "directory", 1)
 		if got := stat(t, filepath.Join(first.target, earlier)).Ino == stat(t, filepath.Join(second.target, name)).Ino; got != linked {
 			t.Errorf("%s is linked: %v, want %v", name, got, linked)
 		}
@@ -263,14 +263,14 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestHostileChanges: whatever a process puts in the place of files and folders while they are
-// copied, nothing from outside of the folder gets into the copy, and nothing waits.
+// TestHostileChanges: whatever a process puts in the place of files and directories while they are
+// copied, nothing from outside of the directory gets into the copy, and nothing waits.
 func TestHostileChanges(t *testing.T) {
 	j := newJob(t)
 	outside := t.TempDir()
 	const secret = "from outside"
 	write(t, filepath.Join(outside, "file"), secret)
-	folder, file := filepath.Join(j.source, "folder"), filepath.Join(j.source, "file")
+	directory, file := filepath.Join(j.source, "directory"), filepath.Join(j.source, "file")
 	replace := func(path string, next ...func(string) error) {
 		for _, make := range next {
 			_ = os.RemoveAll(path)
@@ -302,7 +302,7 @@ func TestHostileChanges(t *testing.T) {
 		return errors.Join(os.Mkdir(path, 0o755), os.WriteFile(filepath.Join(path, "file"), []byte("inside"), 0o644))
 	}
 	until(func() {
-		replace(folder, inside, func(path string) error { return os.Symlink(outside, path) })
+		replace(directory, inside, func(path string) error { return os.Symlink(outside, path) })
 	})
 	until(func() {
 		replace(file, func(path string) error { return os.WriteFile(path, []byte("inside"), 0o644) },
@@ -317,7 +317,7 @@ func TestHostileChanges(t *testing.T) {
 		_ = os.WriteFile(path, bytes.Repeat([]byte("inside"), 100_000), 0o644)
 		_ = os.Truncate(path, 0)
 	})
-	until(func() { // folders that move while they are read
+	until(func() { // directories that move while they are read
 		_ = inside(filepath.Join(j.source, "a"))
 		_ = os.Rename(filepath.Join(j.source, "a"), filepath.Join(j.source, "b"))
 		_ = os.RemoveAll(filepath.Join(j.source, "b"))
@@ -347,15 +347,15 @@ func TestHostileChanges(t *testing.T) {
 	close(stop)
 	hostile.Wait()
 	if staged == 0 {
-		t.Error("nothing was staged while the folder changed")
+		t.Error("nothing was staged while the directory changed")
 	}
 	t.Logf("%d files were staged", staged)
 }
 
 // checkInside looks for the content of a file from outside.
-func checkInside(t *testing.T, folder, secret string) {
+func checkInside(t *testing.T, directory, secret string) {
 	t.Helper()
-	must(t, filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	must(t, filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		must(t, err)
 		if entry.Type().IsRegular() && strings.Contains(read(t, path), secret) {
 			t.Errorf("%s has what lies outside", path)

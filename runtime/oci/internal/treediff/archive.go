@@ -26,7 +26,8 @@ const (
 
 // WriteLayer writes the files that the second state has and the first one has not, or not as the
 // same file of a layer, as a layer of an image in a tar archive. A removed file is a whiteout. An
-// entry's folders come before it, and sockets are left out. The bytes depend on the files alone.
+// entry's directories come before it, and sockets are left out. The bytes depend on the files
+// alone.
 //
 // WriteLayer returns [engine.ErrImage] for a file whose name would be a whiteout, and
 // [engine.ErrSnapshotTooLarge].
@@ -43,7 +44,7 @@ type inode struct{ device, number uint64 }
 // archive is a layer that is being written.
 type archive struct {
 	tar     *tar.Writer
-	pending []change         // folders that are written with the first file in them
+	pending []change         // directories that are written with the first file in them
 	linked  map[inode]string // files with several names, by the first one
 	bytes   int64
 }
@@ -52,19 +53,19 @@ func (a *archive) visit(w *walk, c change) error {
 	for len(a.pending) > 0 && !isIn(c.name, a.pending[len(a.pending)-1].name) {
 		a.pending = a.pending[:len(a.pending)-1]
 	}
-	if c.to != nil && c.to.isFolder() && c.from != nil && c.from.info.Mtim == c.to.info.Mtim {
+	if c.to != nil && c.to.isDirectory() && c.from != nil && c.from.info.Mtim == c.to.info.Mtim {
 		equal, err := w.equal(c)
 		if err != nil {
 			return err
 		}
 		if equal {
-			c.folder = nil // it would be opened again for each folder in it
+			c.directory = nil // it would be opened again for each directory in it
 			a.pending = append(a.pending, c)
 			return nil
 		}
 	}
-	for _, folder := range a.pending {
-		if err := a.file(w, folder); err != nil {
+	for _, directory := range a.pending {
+		if err := a.file(w, directory); err != nil {
 			return err
 		}
 	}
@@ -78,12 +79,14 @@ func (a *archive) visit(w *walk, c change) error {
 	return a.file(w, c)
 }
 
-// isIn reports whether a name is in a folder, at whatever depth.
-func isIn(name, folder string) bool { return folder == "" || strings.HasPrefix(name, folder+"/") }
+// isIn reports whether a name is in a directory, at whatever depth.
+func isIn(name, directory string) bool {
+	return directory == "" || strings.HasPrefix(name, directory+"/")
+}
 
 func (a *archive) whiteout(c change) error {
-	folder, base := path.Split(c.name)
-	return a.header(c.name, &tar.Header{Typeflag: tar.TypeReg, Name: folder + whiteoutPrefix + base, Mode: 0o600, ModTime: time.Unix(0, 0)})
+	directory, base := path.Split(c.name)
+	return a.header(c.name, &tar.Header{Typeflag: tar.TypeReg, Name: directory + whiteoutPrefix + base, Mode: 0o600, ModTime: time.Unix(0, 0)})
 }
 
 func (a *archive) header(name string, header *tar.Header) error {
@@ -141,7 +144,7 @@ func (a *archive) file(w *walk, c change) error {
 // link writes the entry of a file that another entry has by another name.
 func (a *archive) link(c change, header *tar.Header) (done bool, err error) {
 	info := &c.to.info
-	if info.Nlink < 2 || c.to.isFolder() {
+	if info.Nlink < 2 || c.to.isDirectory() {
 		return false, nil
 	}
 	key := inode{info.Dev, info.Ino}

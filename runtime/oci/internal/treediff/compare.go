@@ -14,11 +14,11 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// States are the two states that are compared: the folders of their layers, lowest first.
+// States are the two states that are compared: the directories of their layers, lowest first.
 type States struct{ From, To []string }
 
 // Compare calls visit for each file that is not the same in both states, in the order of a walk: a
-// folder comes before what is in it, whose names are sorted by their bytes. A folder that was
+// directory comes before what is in it, whose names are sorted by their bytes. A directory that was
 // removed stands for everything in it. An error of visit ends the comparison, and is returned.
 func Compare(ctx context.Context, states States, visit func(engine.FileChange) error) error {
 	return walkStates(ctx, states, func(w *walk, c change) error {
@@ -31,7 +31,7 @@ func Compare(ctx context.Context, states States, visit func(engine.FileChange) e
 			shown = c.from
 		}
 		described := engine.FileChange{Path: "/" + c.name, Kind: kind, Type: typeOf(shown)}
-		if !shown.isFolder() {
+		if !shown.isDirectory() {
 			described.Size = shown.info.Size
 		}
 		return visit(described)
@@ -53,9 +53,9 @@ func typeOf(f *file) engine.FileType {
 // change is a name at which the states do not have the same file of a layer; both files may be
 // equal nevertheless.
 type change struct {
-	name     string  // relative; empty for the root
-	folder   *folder // which the name is in; nil for the root, and once it may be closed
-	from, to *file   // nil where there is none
+	name      string     // relative; empty for the root
+	directory *directory // which the name is in; nil for the root, and once it may be closed
+	from, to  *file      // nil where there is none
 }
 
 // walk is one comparison.
@@ -84,7 +84,7 @@ func walkStates(ctx context.Context, states States, visit func(*walk, change) er
 	if err := visit(w, change{from: from, to: to}); err != nil {
 		return err
 	}
-	return w.folder("", l.stack(states.From), to.stack, 0)
+	return w.directory("", l.stack(states.From), to.stack, 0)
 }
 
 // root returns the root of a state; nil for one without layers.
@@ -99,12 +99,12 @@ func (w *walk) root(stack []int) (*file, error) {
 	return f, nil
 }
 
-// folder compares what is in a folder, of which the states have different layers.
-func (w *walk) folder(name string, from, to []int, depth int) error {
+// directory compares what is in a directory, of which the states have different layers.
+func (w *walk) directory(name string, from, to []int, depth int) error {
 	if depth > maxDepth {
-		return fmt.Errorf("%w: files: %s...: folders nested deeper than %d levels", engine.ErrInvalid, shown(name), maxDepth)
+		return fmt.Errorf("%w: files: %s...: directories nested deeper than %d levels", engine.ErrInvalid, shown(name), maxDepth)
 	}
-	f := &folder{layers: w.layers, name: name, open: map[int]int{}}
+	f := &directory{layers: w.layers, name: name, open: map[int]int{}}
 	defer f.close()
 	before := w.names
 	defer func() { w.names = before }()
@@ -142,8 +142,8 @@ func (w *walk) take(bytes int) error {
 	return nil
 }
 
-func (w *walk) entry(f *folder, entry string, from, to []int, depth int) error {
-	c := change{name: path.Join(f.name, entry), folder: f}
+func (w *walk) entry(f *directory, entry string, from, to []int, depth int) error {
+	c := change{name: path.Join(f.name, entry), directory: f}
 	var err error
 	if c.from, err = f.find(from, entry); err != nil {
 		return err
@@ -157,15 +157,15 @@ func (w *walk) entry(f *folder, entry string, from, to []int, depth int) error {
 	if err := w.visit(w, c); err != nil {
 		return err
 	}
-	if c.to == nil || !c.to.isFolder() {
+	if c.to == nil || !c.to.isDirectory() {
 		return nil
 	}
 	var earlier []int
-	if c.from != nil && c.from.isFolder() {
+	if c.from != nil && c.from.isDirectory() {
 		earlier = c.from.stack
 	}
 	f.close()
-	return w.folder(c.name, earlier, c.to.stack, depth+1)
+	return w.directory(c.name, earlier, c.to.stack, depth+1)
 }
 
 // classify returns what has become of a file; empty for nothing.
@@ -183,7 +183,7 @@ func (w *walk) classify(c change) (engine.ChangeKind, error) {
 	return engine.ChangeModified, nil
 }
 
-// readNames calls handle with the names in a folder, some at a time.
+// readNames calls handle with the names in a directory, some at a time.
 func readNames(ctx context.Context, directory *os.File, handle func(names []string) error) error {
 	for {
 		names, err := directory.Readdirnames(256)

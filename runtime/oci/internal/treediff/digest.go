@@ -28,8 +28,8 @@ const maxGroups = 2_000_000
 // numbers, which of the paths are one file, and removals; neither times nor holes. Files that are
 // equal to those of the first state are left out, also where they were written again.
 //
-// known are hashes of contents; used are those that the digest was made of, by the folders of the
-// layers.
+// known are hashes of contents; used are those that the digest was made of, by the directories of
+// the layers.
 func Digest(ctx context.Context, states States, identity string, known Hashes) (digest string, used map[string]Hashes, err error) {
 	d := &digester{hasher: hasher{known: known, used: map[int]Hashes{}}, sum: sha256.New(), groups: map[inode]*group{}}
 	if err := walkStates(ctx, states, d.find); err != nil {
@@ -41,8 +41,8 @@ func Digest(ctx context.Context, states States, identity string, known Hashes) (
 		return "", nil, err
 	}
 	used = map[string]Hashes{}
-	for folder, layer := range d.layers {
-		used[folder] = d.used[layer]
+	for directory, layer := range d.layers {
+		used[directory] = d.used[layer]
 	}
 	return "sha256:" + hex.EncodeToString(d.sum.Sum(nil)), used, nil
 }
@@ -52,7 +52,7 @@ type digester struct {
 	hasher
 	sum    hash.Hash
 	groups map[inode]*group // of several names, by the file
-	layers map[string]int   // positions, by the folders; nil while nothing was found
+	layers map[string]int   // positions, by the directories; nil while nothing was found
 }
 
 // group is the names that one file has in the second state.
@@ -67,7 +67,7 @@ type group struct {
 
 // find finds the files that have several names.
 func (d *digester) find(_ *walk, c change) error {
-	if c.to == nil || c.to.isFolder() || c.to.info.Nlink < 2 {
+	if c.to == nil || c.to.isDirectory() || c.to.info.Nlink < 2 {
 		return nil
 	}
 	var from inode
@@ -99,7 +99,7 @@ func (d *digester) visit(w *walk, c change) error {
 		return err
 	}
 	var g *group
-	if !c.to.isFolder() {
+	if !c.to.isDirectory() {
 		g = d.groups[inode{c.to.info.Dev, c.to.info.Ino}]
 	}
 	switch {

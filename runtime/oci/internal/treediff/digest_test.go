@@ -63,9 +63,9 @@ func TestDigestRandom(t *testing.T) {
 
 // separate gives each name in a layer of an image a file of its own: a digest does not show that an
 // image's hard link is broken.
-func separate(t *testing.T, folder string) {
+func separate(t *testing.T, directory string) {
 	t.Helper()
-	must(t, filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+	must(t, filepath.WalkDir(directory, func(path string, _ fs.DirEntry, err error) error {
 		must(t, err)
 		var info unix.Stat_t
 		must(t, unix.Lstat(path, &info))
@@ -94,7 +94,7 @@ func described(files map[string]shown) []string {
 // TestDigestCovers: each change of a file is another digest, and a time is none.
 func TestDigestCovers(t *testing.T) {
 	image := layer(t)
-	for _, name := range []string{"file", "other", "folder/file", "linked"} {
+	for _, name := range []string{"file", "other", "directory/file", "linked"} {
 		write(t, image, name, "12345")
 	}
 	must(t, os.Link(filepath.Join(image, "linked"), filepath.Join(image, "linked2")))
@@ -102,7 +102,7 @@ func TestDigestCovers(t *testing.T) {
 	// What a container has written again, and nothing is changed.
 	same := func(change func(tree string)) string {
 		tree := layer(t)
-		for _, name := range []string{"file", "folder/file"} {
+		for _, name := range []string{"file", "directory/file"} {
 			write(t, tree, name, "12345")
 		}
 		must(t, os.Symlink("file", filepath.Join(tree, "symlink")))
@@ -114,10 +114,10 @@ func TestDigestCovers(t *testing.T) {
 	for name, change := range map[string]func(tree string){
 		"written again": func(string) {},
 		"touched":       func(tree string) { must(t, os.Chtimes(in(tree, "file"), time.Now(), time.Now())) },
-		"folder touched": func(tree string) {
-			must(t, os.Chtimes(in(tree, "folder"), time.Now(), time.Now()))
+		"directory touched": func(tree string) {
+			must(t, os.Chtimes(in(tree, "directory"), time.Now(), time.Now()))
 		},
-		"opaque": func(tree string) { opaque(t, tree, "folder") },
+		"opaque": func(tree string) { opaque(t, tree, "directory") },
 		"linked again": func(tree string) {
 			write(t, tree, "linked", "12345")
 			must(t, os.Link(in(tree, "linked"), in(tree, "linked2")))
@@ -146,18 +146,18 @@ func TestDigestCovers(t *testing.T) {
 			must(t, os.Link(in(tree, "file"), in(tree, "other")))
 		},
 		"other hard link": func(tree string) {
-			must(t, os.Remove(in(tree, "folder/file")))
-			must(t, os.Link(in(tree, "file"), in(tree, "folder/file")))
+			must(t, os.Remove(in(tree, "directory/file")))
+			must(t, os.Link(in(tree, "file"), in(tree, "directory/file")))
 		},
-		"removed":        func(tree string) { whiteout(t, tree, "other") },
-		"folder mode":    func(tree string) { must(t, os.Chmod(in(tree, "folder"), 0o700)) },
-		"folder removed": func(tree string) { must(t, os.RemoveAll(in(tree, "folder"))); whiteout(t, tree, "folder") },
-		"added":          func(tree string) { write(t, tree, "new", "") },
-		"added folder":   func(tree string) { must(t, os.Mkdir(in(tree, "new"), 0o755)) },
-		"fifo":           func(tree string) { must(t, unix.Mkfifo(in(tree, "new"), 0o644)) },
-		"device":         func(tree string) { must(t, unix.Mknod(in(tree, "new"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 3)))) },
-		"other device":   func(tree string) { must(t, unix.Mknod(in(tree, "new"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 5)))) },
-		"renamed":        func(tree string) { write(t, tree, "new2", "") },
+		"removed":           func(tree string) { whiteout(t, tree, "other") },
+		"directory mode":    func(tree string) { must(t, os.Chmod(in(tree, "directory"), 0o700)) },
+		"directory removed": func(tree string) { must(t, os.RemoveAll(in(tree, "directory"))); whiteout(t, tree, "directory") },
+		"added":             func(tree string) { write(t, tree, "new", "") },
+		"added directory":   func(tree string) { must(t, os.Mkdir(in(tree, "new"), 0o755)) },
+		"fifo":              func(tree string) { must(t, unix.Mkfifo(in(tree, "new"), 0o644)) },
+		"device":            func(tree string) { must(t, unix.Mknod(in(tree, "new"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 3)))) },
+		"other device":      func(tree string) { must(t, unix.Mknod(in(tree, "new"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 5)))) },
+		"renamed":           func(tree string) { write(t, tree, "new2", "") },
 	} {
 		got := same(change)
 		for other, has := range digests {

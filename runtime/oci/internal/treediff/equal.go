@@ -17,10 +17,10 @@ import (
 const overlayAttributes = "trusted.overlay."
 
 // equal reports whether both files have the same type, owner, mode, extended attributes, and, but
-// for folders, time of change and content.
+// for directories, time of change and content.
 func (w *walk) equal(c change) (bool, error) {
 	a, b := &c.from.info, &c.to.info
-	if !c.to.isFolder() && (a.Size != b.Size || a.Mtim != b.Mtim) {
+	if !c.to.isDirectory() && (a.Size != b.Size || a.Mtim != b.Mtim) {
 		return false, nil
 	}
 	if same, err := w.equalAttributes(c); err != nil || !same {
@@ -52,10 +52,10 @@ func (w *walk) equalAttributes(c change) (bool, error) {
 
 // openPath opens a file of any kind as a path only.
 func (w *walk) openPath(c change, f *file) (int, error) {
-	if c.folder == nil {
+	if c.directory == nil {
 		return w.layers.openAt(f.layer, c.name, unix.O_PATH)
 	}
-	in, err := c.folder.at(f.layer)
+	in, err := c.directory.at(f.layer)
 	if err != nil {
 		return -1, err
 	}

@@ -20,32 +20,32 @@ import (
 )
 
 const (
-	// maxDepth bounds how many folders are nested.
+	// maxDepth bounds how many directories are nested.
 	maxDepth = 1000
 	// maxNames bounds the names that are in memory at a moment, in bytes; each counts nameBytes
 	// more.
 	maxNames, nameBytes = 128 << 20, 32
 )
 
-// layers are the folders of layers, which are named by their positions.
+// layers are the directories of layers, which are named by their positions.
 type layers struct {
 	roots []*os.File
 	index map[string]int
 }
 
-// open opens the folders of both states, each once.
+// open opens the directories of both states, each once.
 func open(states ...[]string) (*layers, error) {
 	l := &layers{index: map[string]int{}}
-	for _, folder := range slices.Concat(states...) {
-		if _, ok := l.index[folder]; ok {
+	for _, directory := range slices.Concat(states...) {
+		if _, ok := l.index[directory]; ok {
 			continue
 		}
-		root, err := os.OpenFile(folder, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		root, err := os.OpenFile(directory, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			l.close()
 			return nil, err
 		}
-		l.index[folder] = len(l.roots)
+		l.index[directory] = len(l.roots)
 		l.roots = append(l.roots, root)
 	}
 	return l, nil
@@ -61,8 +61,8 @@ func (l *layers) close() {
 // first.
 func (l *layers) stack(state []string) []int {
 	stack := make([]int, 0, len(state))
-	for _, folder := range slices.Backward(state) {
-		stack = append(stack, l.index[folder])
+	for _, directory := range slices.Backward(state) {
+		stack = append(stack, l.index[directory])
 	}
 	return stack
 }
@@ -86,14 +86,14 @@ func (l *layers) openAt(layer int, name string, flags uint64) (int, error) {
 	}
 }
 
-// folder is a folder of one state or of both, with what is open of it in the layers.
-type folder struct {
+// directory is a directory of one state or of both, with what is open of it in the layers.
+type directory struct {
 	layers *layers
 	name   string
 	open   map[int]int // descriptors, by layers
 }
 
-func (f *folder) at(layer int) (int, error) {
+func (f *directory) at(layer int) (int, error) {
 	if fd, ok := f.open[layer]; ok {
 		return fd, nil
 	}
@@ -105,7 +105,7 @@ func (f *folder) at(layer int) (int, error) {
 }
 
 // close closes what is open; it is opened again where it is needed.
-func (f *folder) close() {
+func (f *directory) close() {
 	for _, fd := range f.open {
 		_ = unix.Close(fd)
 	}
@@ -116,20 +116,20 @@ func (f *folder) close() {
 type file struct {
 	info  unix.Stat_t
 	layer int   // which has it
-	stack []int // of a folder, all layers that have something of it, highest first
+	stack []int // of a directory, all layers that have something of it, highest first
 }
 
 func (f *file) kind() uint32 { return f.info.Mode & unix.S_IFMT }
 
-func (f *file) isFolder() bool { return f.kind() == unix.S_IFDIR }
+func (f *file) isDirectory() bool { return f.kind() == unix.S_IFDIR }
 
 // same reports whether both are one and the same file of a layer.
 func (f *file) same(other *file) bool {
 	return f.info.Dev == other.info.Dev && f.info.Ino == other.info.Ino && slices.Equal(f.stack, other.stack)
 }
 
-// find returns what a stack of layers has at an entry of the folder; nil for nothing.
-func (f *folder) find(stack []int, entry string) (*file, error) {
+// find returns what a stack of layers has at an entry of the directory; nil for nothing.
+func (f *directory) find(stack []int, entry string) (*file, error) {
 	var found *file
 	for _, layer := range stack {
 		in, err := f.at(layer)
@@ -144,14 +144,14 @@ func (f *folder) find(stack []int, entry string) (*file, error) {
 		if err != nil {
 			return nil, &os.PathError{Op: "stat", Path: shown(path.Join(f.name, entry)), Err: err}
 		}
-		isFolder := info.Mode&unix.S_IFMT == unix.S_IFDIR
-		if isWhiteout(&info) || found != nil && !isFolder {
+		isDirectory := info.Mode&unix.S_IFMT == unix.S_IFDIR
+		if isWhiteout(&info) || found != nil && !isDirectory {
 			return found, nil
 		}
 		if found == nil {
 			found = &file{info: info, layer: layer}
 		}
-		if !isFolder {
+		if !isDirectory {
 			return found, nil
 		}
 		found.stack = append(found.stack, layer)
@@ -168,8 +168,8 @@ func isWhiteout(info *unix.Stat_t) bool {
 	return info.Mode&unix.S_IFMT == unix.S_IFCHR && info.Rdev == 0
 }
 
-// isOpaque reports whether a folder of a layer hides what the layers below have in it.
-func (f *folder) isOpaque(layer int, entry string) (bool, error) {
+// isOpaque reports whether a directory of a layer hides what the layers below have in it.
+func (f *directory) isOpaque(layer int, entry string) (bool, error) {
 	in, err := f.at(layer)
 	if err != nil {
 		return false, err
@@ -182,7 +182,7 @@ func (f *folder) isOpaque(layer int, entry string) (bool, error) {
 	defer func() { _ = unix.Close(fd) }()
 	value := make([]byte, 16)
 	if _, err := unix.Fgetxattr(fd, "trusted.overlay.redirect", value); !isNoAttribute(err) {
-		return false, fmt.Errorf("%w: files: %s: the folder was renamed by a kernel whose overlay file systems redirect", engine.ErrInvalid, shown(name))
+		return false, fmt.Errorf("%w: files: %s: the directory was renamed by a kernel whose overlay file systems redirect", engine.ErrInvalid, shown(name))
 	}
 	n, err := unix.Fgetxattr(fd, "trusted.overlay.opaque", value)
 	if isNoAttribute(err) {
@@ -201,9 +201,9 @@ func isNoAttribute(err error) bool {
 // shown is a path of the container's in a message.
 func shown(name string) string { return fmt.Sprintf("%.200q", name) }
 
-// names returns the names that any of the layers has in the folder, sorted. take counts their
+// names returns the names that any of the layers has in the directory, sorted. take counts their
 // bytes.
-func (f *folder) names(ctx context.Context, stack []int, take func(bytes int) error) ([]string, error) {
+func (f *directory) names(ctx context.Context, stack []int, take func(bytes int) error) ([]string, error) {
 	var names []string
 	for _, layer := range stack {
 		in, err := f.at(layer)

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// maxMerged bounds the names in a merged layer; folders are kept in memory.
+	// maxMerged bounds the names in a merged layer; directories are kept in memory.
 	maxMerged = 2_000_000
 	// maxLinks is how many names a file of ext4 can have.
 	maxLinks = 65000
-	// opaqueAttribute is what marks a folder that hides what the layers below have in it.
+	// opaqueAttribute is what marks a directory that hides what the layers below have in it.
 	opaqueAttribute = "trusted.overlay.opaque"
 )
 
@@ -29,10 +29,11 @@ type Merged struct {
 	Bytes, Exclusive int64
 }
 
-// Merge makes one layer, in an empty folder, of the files that the second state has above the first
-// one: with the layers of the first one below, the new layer shows the second state. Files are hard
-// links to those of the layers, which are on the same file system, and never change. Folders are
-// made, and whiteouts of files of the first state. maxBytes bounds Exclusive; 0 means no bound.
+// Merge makes one layer, in an empty directory, of the files that the second state has above the
+// first one: with the layers of the first one below, the new layer shows the second state. Files
+// are hard links to those of the layers, which are on the same file system, and never change.
+// Directories are made, and whiteouts of files of the first state. maxBytes bounds Exclusive; 0
+// means no bound.
 //
 // Merge returns [engine.ErrNoRoom], [engine.ErrSnapshotTooLarge] and [engine.ErrInvalid].
 func Merge(ctx context.Context, states States, to *os.File, maxBytes int64) (Merged, error) {
@@ -43,7 +44,7 @@ func Merge(ctx context.Context, states States, to *os.File, maxBytes int64) (Mer
 	if err := walkStates(ctx, states, m.visit); err != nil {
 		return Merged{}, err
 	}
-	for _, f := range m.folders {
+	for _, f := range m.directories {
 		times := []unix.Timespec{f.accessed, f.modified}
 		if err := unix.UtimesNanoAt(int(to.Fd()), path.Join(".", f.name), times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return Merged{}, &os.PathError{Op: "set the times of", Path: shown(f.name), Err: err}
@@ -52,20 +53,20 @@ func Merge(ctx context.Context, states States, to *os.File, maxBytes int64) (Mer
 	return m.Merged, nil
 }
 
-// merge is one call of Merge. Paths in the new layer lead through folders alone.
+// merge is one call of Merge. Paths in the new layer lead through directories alone.
 type merge struct {
 	Merged
-	to       *os.File
-	below    int // how many layers the first state has, which are the first ones
-	maxBytes int64
-	opaque   *string          // the folder that hides everything below it, and that is being filled
-	copies   map[inode]string // files that were copied and not linked, by their first names
-	whiteout string           // another name for it is another whiteout; empty for none
-	folders  []mergedFolder
+	to          *os.File
+	below       int // how many layers the first state has, which are the first ones
+	maxBytes    int64
+	opaque      *string          // the directory that hides everything below it, and that is being filled
+	copies      map[inode]string // files that were copied and not linked, by their first names
+	whiteout    string           // another name for it is another whiteout; empty for none
+	directories []mergedDirectory
 }
 
-// mergedFolder is a folder with the times that it has once everything is in it.
-type mergedFolder struct {
+// mergedDirectory is a directory with the times that it has once everything is in it.
+type mergedDirectory struct {
 	name               string
 	accessed, modified unix.Timespec
 }
@@ -75,12 +76,12 @@ func (m *merge) visit(w *walk, c change) error {
 		m.opaque = nil
 	}
 	switch {
-	case c.to == nil && m.opaque != nil: // it is hidden with everything in the folder
+	case c.to == nil && m.opaque != nil: // it is hidden with everything in the directory
 		return nil
 	case c.to == nil:
 		return m.hide(c)
-	case c.to.isFolder():
-		return m.folder(w, c)
+	case c.to.isDirectory():
+		return m.directory(w, c)
 	}
 	return m.file(w.ctx, c)
 }
@@ -120,39 +121,39 @@ func (m *merge) hide(c change) error {
 	return m.adds(treecopy.MinBytes, treecopy.MinBytes)
 }
 
-// folder makes a folder with the attributes of its highest layer.
-func (m *merge) folder(w *walk, c change) error {
+// directory makes a directory with the attributes of its highest layer.
+func (m *merge) directory(w *walk, c change) error {
 	if c.name != "" {
 		if err := unix.Mkdirat(int(m.to.Fd()), c.name, 0o700); err != nil {
 			return &os.PathError{Op: "mkdir", Path: shown(c.name), Err: err}
 		}
 	}
-	from, err := openFolder(w.layers.roots[c.to.layer], c.name)
+	from, err := openDirectory(w.layers.roots[c.to.layer], c.name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = from.Close() }()
-	made, err := openFolder(m.to, c.name)
+	made, err := openDirectory(m.to, c.name)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = made.Close() }()
-	if err := treecopy.FolderAttributes(from, made); err != nil {
+	if err := treecopy.DirectoryAttributes(from, made); err != nil {
 		return err
 	}
 	if err := m.mark(made, c); err != nil {
 		return err
 	}
 	info := &c.to.info
-	m.folders = append(m.folders, mergedFolder{name: c.name, accessed: info.Atim, modified: info.Mtim})
+	m.directories = append(m.directories, mergedDirectory{name: c.name, accessed: info.Atim, modified: info.Mtim})
 	taken := treecopy.Blocks(info)
 	return m.adds(taken, taken)
 }
 
-// mark makes a folder opaque that hides a folder of the first state, and no other one: the highest
-// layer may have been one above a folder of a layer that is merged.
+// mark makes a directory opaque that hides a directory of the first state, and no other one: the
+// highest layer may have been one above a directory of a layer that is merged.
 func (m *merge) mark(made *os.File, c change) (err error) {
-	hides := c.name != "" && m.opaque == nil && c.from != nil && c.from.isFolder() && c.to.stack[len(c.to.stack)-1] >= m.below
+	hides := c.name != "" && m.opaque == nil && c.from != nil && c.from.isDirectory() && c.to.stack[len(c.to.stack)-1] >= m.below
 	if hides {
 		m.opaque = &c.name
 		err = unix.Fsetxattr(int(made.Fd()), opaqueAttribute, []byte("y"), 0)
@@ -165,8 +166,9 @@ func (m *merge) mark(made *os.File, c change) (err error) {
 	return nil
 }
 
-// openFolder opens a folder below another one, where no part of the name may be a symbolic link.
-func openFolder(root *os.File, name string) (*os.File, error) {
+// openDirectory opens a directory below another one, where no part of the name may be a symbolic
+// link.
+func openDirectory(root *os.File, name string) (*os.File, error) {
 	l := &layers{roots: []*os.File{root}}
 	fd, err := l.openAt(0, name, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -177,7 +179,7 @@ func openFolder(root *os.File, name string) (*os.File, error) {
 
 // file links a file of any kind, or copies it where it has too many names.
 func (m *merge) file(ctx context.Context, c change) error {
-	in, err := c.folder.at(c.to.layer)
+	in, err := c.directory.at(c.to.layer)
 	if err != nil {
 		return err
 	}

@@ -73,15 +73,15 @@ func TestMergeRandom(t *testing.T) {
 	}
 }
 
-// checkMarks demands that each whiteout and each opaque folder of a layer hides something of the
+// checkMarks demands that each whiteout and each opaque directory of a layer hides something of the
 // image.
-func checkMarks(t *testing.T, folder string, image map[string]shown) {
+func checkMarks(t *testing.T, directory string, image map[string]shown) {
 	t.Helper()
-	must(t, filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+	must(t, filepath.WalkDir(directory, func(path string, _ fs.DirEntry, err error) error {
 		must(t, err)
 		var info unix.Stat_t
 		must(t, unix.Lstat(path, &info))
-		below, _ := filepath.Rel(folder, path)
+		below, _ := filepath.Rel(directory, path)
 		hidden, ok := image["/"+below]
 		switch {
 		case info.Mode&unix.S_IFMT == unix.S_IFCHR && info.Rdev == 0 && !ok:
@@ -89,45 +89,45 @@ func checkMarks(t *testing.T, folder string, image map[string]shown) {
 		case info.Mode&unix.S_IFMT == unix.S_IFDIR:
 			_, err := unix.Getxattr(path, "trusted.overlay.opaque", nil)
 			if err == nil && (!ok || hidden.info[0]&unix.S_IFMT != unix.S_IFDIR) {
-				t.Errorf("the opaque folder %s hides nothing", below)
+				t.Errorf("the opaque directory %s hides nothing", below)
 			}
 		}
 		return nil
 	}))
 }
 
-// TestMergeAttributes: a merged folder has the attributes and times of the highest one, and files
-// are the same as those of the layers.
+// TestMergeAttributes: a merged directory has the attributes and times of the highest one, and
+// files are the same as those of the layers.
 func TestMergeAttributes(t *testing.T) {
 	image, low, high := layer(t), layer(t), layer(t)
-	write(t, image, "folder/image", "x")
-	write(t, low, "folder/low", "x")
-	write(t, high, "folder/high", "x")
-	must(t, os.Symlink("nowhere", filepath.Join(low, "folder/link")))
-	must(t, os.Chown(filepath.Join(low, "folder"), 1, 1))
-	folder := filepath.Join(high, "folder")
-	must(t, os.Chown(folder, 5, 6))
-	must(t, unix.Chmod(folder, 0o2750))
-	must(t, unix.Setxattr(folder, "user.test", []byte("high"), 0))
-	must(t, os.Chtimes(folder, at, at))
+	write(t, image, "directory/image", "x")
+	write(t, low, "directory/low", "x")
+	write(t, high, "directory/high", "x")
+	must(t, os.Symlink("nowhere", filepath.Join(low, "directory/link")))
+	must(t, os.Chown(filepath.Join(low, "directory"), 1, 1))
+	directory := filepath.Join(high, "directory")
+	must(t, os.Chown(directory, 5, 6))
+	must(t, unix.Chmod(directory, 0o2750))
+	must(t, unix.Setxattr(directory, "user.test", []byte("high"), 0))
+	must(t, os.Chtimes(directory, at, at))
 	merged := merge(t, []string{image}, []string{low, high})
 	var info unix.Stat_t
-	must(t, unix.Stat(filepath.Join(merged, "folder"), &info))
+	must(t, unix.Stat(filepath.Join(merged, "directory"), &info))
 	value := make([]byte, 10)
-	n, err := unix.Getxattr(filepath.Join(merged, "folder"), "user.test", value)
+	n, err := unix.Getxattr(filepath.Join(merged, "directory"), "user.test", value)
 	must(t, err)
 	if info.Uid != 5 || info.Gid != 6 || info.Mode&0o7777 != 0o2750 || info.Mtim.Nano() != at.UnixNano() || string(value[:n]) != "high" {
-		t.Errorf("the folder is %+v with the attribute %q", info, value[:n])
+		t.Errorf("the directory is %+v with the attribute %q", info, value[:n])
 	}
 	for name, from := range map[string]string{"low": low, "high": high, "link": low} {
 		var was, is unix.Stat_t
-		must(t, unix.Lstat(filepath.Join(from, "folder", name), &was))
-		must(t, unix.Lstat(filepath.Join(merged, "folder", name), &is))
+		must(t, unix.Lstat(filepath.Join(from, "directory", name), &was))
+		must(t, unix.Lstat(filepath.Join(merged, "directory", name), &is))
 		if was.Ino != is.Ino {
 			t.Errorf("the file %s was copied", name)
 		}
 	}
-	if _, err := os.Lstat(filepath.Join(merged, "folder/image")); err == nil {
+	if _, err := os.Lstat(filepath.Join(merged, "directory/image")); err == nil {
 		t.Error("the merged layer has a file of the image")
 	}
 }

@@ -32,36 +32,36 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// layer makes the folder of a layer.
+// layer makes the directory of a layer.
 func layer(t testing.TB) string {
 	t.Helper()
-	folder := t.TempDir()
-	must(t, os.Chmod(folder, 0o755))
-	must(t, os.Chtimes(folder, at, at))
-	return folder
+	directory := t.TempDir()
+	must(t, os.Chmod(directory, 0o755))
+	must(t, os.Chtimes(directory, at, at))
+	return directory
 }
 
 // at is when files of tests were changed.
 var at = time.Unix(1_000_000_000, 123_456_789)
 
-func write(t testing.TB, folder, name, content string) {
+func write(t testing.TB, directory, name, content string) {
 	t.Helper()
-	path := filepath.Join(folder, name)
+	path := filepath.Join(directory, name)
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must(t, os.WriteFile(path, []byte(content), 0o644))
 	must(t, os.Chtimes(path, at, at))
 }
 
-func whiteout(t testing.TB, folder, name string) {
+func whiteout(t testing.TB, directory, name string) {
 	t.Helper()
-	must(t, os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o755))
-	must(t, unix.Mknod(filepath.Join(folder, name), unix.S_IFCHR, 0))
+	must(t, os.MkdirAll(filepath.Dir(filepath.Join(directory, name)), 0o755))
+	must(t, unix.Mknod(filepath.Join(directory, name), unix.S_IFCHR, 0))
 }
 
-func opaque(t testing.TB, folder, name string) {
+func opaque(t testing.TB, directory, name string) {
 	t.Helper()
-	must(t, os.MkdirAll(filepath.Join(folder, name), 0o755))
-	must(t, unix.Setxattr(filepath.Join(folder, name), "trusted.overlay.opaque", []byte("y"), 0))
+	must(t, os.MkdirAll(filepath.Join(directory, name), 0o755))
+	must(t, unix.Setxattr(filepath.Join(directory, name), "trusted.overlay.opaque", []byte("y"), 0))
 }
 
 func compare(t testing.TB, states treediff.States) (lines []string) {
@@ -152,7 +152,7 @@ func TestHostile(t *testing.T) {
 	must(t, os.Remove(filepath.Join(tree, "large")))
 	must(t, unix.Setxattr(filepath.Join(tree, "a"), "trusted.overlay.redirect", []byte("/dir"), 0))
 	if err := treediff.Compare(t.Context(), states, func(engine.FileChange) error { return nil }); !errors.Is(err, engine.ErrInvalid) {
-		t.Errorf("a folder that is redirected: %v", err)
+		t.Errorf("a directory that is redirected: %v", err)
 	}
 }
 
@@ -190,9 +190,9 @@ func TestArchive(t *testing.T) {
 	must(t, unix.Setxattr(filepath.Join(tree, "etc/a"), "user.test", []byte("value"), 0))
 	whiteout(t, tree, "etc/conf")
 	must(t, os.Chtimes(filepath.Join(tree, "etc"), at, at))
-	// Of a folder that is written for the files in it alone.
-	must(t, unix.Setxattr(filepath.Join(image, "etc"), "user.test", []byte("folder"), 0))
-	must(t, unix.Setxattr(filepath.Join(tree, "etc"), "user.test", []byte("folder"), 0))
+	// Of a directory that is written for the files in it alone.
+	must(t, unix.Setxattr(filepath.Join(image, "etc"), "user.test", []byte("directory"), 0))
+	must(t, unix.Setxattr(filepath.Join(tree, "etc"), "user.test", []byte("directory"), 0))
 	states := treediff.States{From: []string{image}, To: []string{image, tree}}
 	var first, second bytes.Buffer
 	must(t, treediff.WriteLayer(t.Context(), states, &first))
@@ -214,7 +214,7 @@ func TestArchive(t *testing.T) {
 			t.Errorf("the time of the file is %v", h.ModTime)
 		}
 	}
-	want(t, got, `5 ./ 755 0:0 "" "" ""`, `5 etc/ 750 0:0 "" "" "folder"`, `0 etc/a 2640 7:8 "content" "" "value"`, `1 etc/b 2640 7:8 "" "etc/a" ""`, `0 etc/.wh.conf 600 0:0 "" "" ""`)
+	want(t, got, `5 ./ 755 0:0 "" "" ""`, `5 etc/ 750 0:0 "" "" "directory"`, `0 etc/a 2640 7:8 "content" "" "value"`, `1 etc/b 2640 7:8 "" "etc/a" ""`, `0 etc/.wh.conf 600 0:0 "" "" ""`)
 }
 
 // shown is what a mount shows of a file.
@@ -237,7 +237,7 @@ func shownBy(t testing.TB, layers []string) map[string]shown {
 		}
 		var info unix.Stat_t
 		if err := unix.Lstat(path, &info); errors.Is(err, unix.ENOENT) {
-			return nil // the kernel lists whiteouts of folders that one layer alone has
+			return nil // the kernel lists whiteouts of directories that one layer alone has
 		} else if err != nil {
 			return err
 		}
@@ -263,7 +263,7 @@ func shownBy(t testing.TB, layers []string) map[string]shown {
 // compareShown is Compare by what mounts show.
 func compareShown(before, after map[string]shown) (lines []string) {
 	plain := func(s shown) shown { s.inode = 0; return s }
-	isFolder := func(s shown) bool { return s.info[0]&unix.S_IFMT == unix.S_IFDIR }
+	isDirectory := func(s shown) bool { return s.info[0]&unix.S_IFMT == unix.S_IFDIR }
 	line := func(kind, path string, s shown) {
 		name := map[int64]string{unix.S_IFDIR: "directory", unix.S_IFREG: "file", unix.S_IFLNK: "symlink"}[s.info[0]&unix.S_IFMT]
 		if name == "" {
@@ -280,7 +280,7 @@ func compareShown(before, after map[string]shown) (lines []string) {
 	}
 	for path, was := range before {
 		parent, there := after[filepath.Dir(path)]
-		if _, ok := after[path]; !ok && there && isFolder(parent) {
+		if _, ok := after[path]; !ok && there && isDirectory(parent) {
 			line("removed", path, was)
 		}
 	}
@@ -288,13 +288,13 @@ func compareShown(before, after map[string]shown) (lines []string) {
 }
 
 // scribble makes a random layer. Names are few, so that layers hide one another's.
-func scribble(t testing.TB, r *rand.Rand, folder string) {
+func scribble(t testing.TB, r *rand.Rand, directory string) {
 	t.Helper()
 	var made []string
-	var fill func(folder string, depth int)
-	fill = func(folder string, depth int) {
+	var fill func(directory string, depth int)
+	fill = func(directory string, depth int) {
 		for _, name := range []string{"a", "a-", "b", "c", "d"} {
-			path := filepath.Join(folder, name)
+			path := filepath.Join(directory, name)
 			switch r.IntN(11) {
 			case 0, 1:
 				must(t, os.WriteFile(path, []byte{byte('0' + r.IntN(3))}, 0o644|fs.FileMode(r.IntN(2))))
@@ -325,7 +325,7 @@ func scribble(t testing.TB, r *rand.Rand, folder string) {
 			}
 		}
 	}
-	fill(folder, 0)
+	fill(directory, 0)
 }
 
 // TestRandomLayers: of random layers the comparison finds what mounts show, and an archive unpacked

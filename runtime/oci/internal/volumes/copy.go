@@ -28,7 +28,7 @@ type inode struct {
 // follows no symbolic link, and leaves out devices, FIFOs and sockets.
 type treeCopier struct {
 	ctx   context.Context
-	root  int              // the folder that is copied to
+	root  int              // the directory that is copied to
 	links map[inode]string // files with several names, by the first one that was copied, relative to root
 	later bool             // the caller makes what was copied safe on the disk
 }
@@ -40,11 +40,11 @@ func (t *treeCopier) sync(fd int) error {
 	return unix.Fsync(fd)
 }
 
-// folder copies what is in a folder, and then the folder's attributes. name is its path below the
-// root.
-func (t *treeCopier) folder(from, to int, name string) error {
+// directory copies what is in a directory, and then the directory's attributes. name is its path
+// below the root.
+func (t *treeCopier) directory(from, to int, name string) error {
 	if strings.Count(name, "/") > maxCopyDepth {
-		return fmt.Errorf("%s: more than %d folders deep", name, maxCopyDepth)
+		return fmt.Errorf("%s: more than %d directories deep", name, maxCopyDepth)
 	}
 	duplicate, err := unix.Openat(from, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -77,7 +77,7 @@ func pathError(op, path string, err error) error {
 	return &os.PathError{Op: op, Path: path, Err: err}
 }
 
-// entry copies one entry of a folder.
+// entry copies one entry of a directory.
 func (t *treeCopier) entry(from, to int, entry, name string) error {
 	if err := t.ctx.Err(); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (t *treeCopier) entry(from, to int, entry, name string) error {
 			return &os.PathError{Op: "mkdir", Path: name, Err: err}
 		}
 		return both(from, to, entry, unix.O_RDONLY|unix.O_DIRECTORY, unix.O_RDONLY|unix.O_DIRECTORY,
-			func(from, to int) error { return t.folder(from, to, name) })
+			func(from, to int) error { return t.directory(from, to, name) })
 	case unix.S_IFLNK:
 		return copyLink(from, to, entry, name, info)
 	case unix.S_IFREG:
@@ -206,7 +206,7 @@ func copyExtended(from, to int) error {
 	return nil
 }
 
-// both opens the same entry of two folders.
+// both opens the same entry of two directories.
 func both(from, to int, entry string, readFlags, writeFlags int, use func(from, to int) error) error {
 	source, err := unix.Openat(from, entry, readFlags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -39,10 +39,10 @@ func (s *Store) Open(m engine.Mount) (*os.File, error) {
 			return nil, fmt.Errorf("%w: host path: %w", engine.ErrInvalid, err)
 		}
 		return file, nil
-	case m.Folder != "":
-		file, err := os.OpenFile(s.layout.FolderData(m.Folder), unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	case m.Directory != "":
+		file, err := os.OpenFile(s.layout.DirectoryData(m.Directory), unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if err != nil {
-			return nil, fmt.Errorf("%w: there is no folder %s", engine.ErrInvalid, m.Folder)
+			return nil, fmt.Errorf("%w: there is no directory %s", engine.ErrInvalid, m.Directory)
 		}
 		return file, nil
 	}
@@ -57,7 +57,8 @@ func (s *Store) Open(m engine.Mount) (*os.File, error) {
 	return openBeneath(volume, m.SubPath, m.Volume)
 }
 
-// openBeneath opens a folder of a volume. Symbolic links are followed as long as they stay inside.
+// openBeneath opens a directory of a volume. Symbolic links are followed as long as they stay
+// inside.
 func openBeneath(volume *os.File, sub, name string) (*os.File, error) {
 	fd, err := unix.Openat2(int(volume.Fd()), sub, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
@@ -66,9 +67,9 @@ func openBeneath(volume *os.File, sub, name string) (*os.File, error) {
 	case err == unix.EXDEV:
 		return nil, fmt.Errorf("%w: sub path %q leaves volume %s", engine.ErrInvalid, sub, name)
 	case err == unix.ENOTDIR:
-		return nil, fmt.Errorf("%w: sub path %q of volume %s is not a folder", engine.ErrInvalid, sub, name)
+		return nil, fmt.Errorf("%w: sub path %q of volume %s is not a directory", engine.ErrInvalid, sub, name)
 	case err == unix.ENOENT:
-		return nil, fmt.Errorf("%w: volume %s has no folder %q", engine.ErrInvalid, name, sub)
+		return nil, fmt.Errorf("%w: volume %s has no directory %q", engine.ErrInvalid, name, sub)
 	case err != nil:
 		return nil, fmt.Errorf("%w: sub path %q of volume %s: %w", engine.ErrInvalid, sub, name, err)
 	}

@@ -1,4 +1,4 @@
-// Package volumes has the volumes of an Engine, and the folders that it copies from images for
+// Package volumes has the volumes of an Engine, and the directories that it copies from images for
 // containers to mount.
 package volumes
 
@@ -23,40 +23,40 @@ import (
 	"sandbox.internal/runtime/oci/internal/trash"
 )
 
-// unfinishedPrefix begins the name of a volume or folder that is being made. No name begins like
+// unfinishedPrefix begins the name of a volume or directory that is being made. No name begins like
 // this.
 const unfinishedPrefix = "."
 
-// volume is what the disk has of a volume, or of a folder that an image was copied to.
+// volume is what the disk has of a volume, or of a directory that an image was copied to.
 type volume struct {
 	Labels map[string]string `json:"labels,omitempty"`
-	// Of a folder: what it was copied from.
+	// Of a directory: what it was copied from.
 	ImageID string `json:"imageId,omitempty"`
 	Path    string `json:"path,omitempty"`
 }
 
 const (
-	volumeFile = "volume.json"
-	folderFile = "folder.json"
+	volumeFile    = "volume.json"
+	directoryFile = "folder.json"
 )
 
-// Store has the volumes, and the folders that were copied from images. It is safe for concurrent
-// use.
+// Store has the volumes, and the directories that were copied from images. It is safe for
+// concurrent use.
 type Store struct {
 	layout     layout.Layout
 	trash      *trash.Trash
 	containers *containers.Registry // whose mounts nothing is removed from
 	images     *images.Store
 	log        zerolog.Logger
-	// folderLock and volumeLock hold one token while a folder is made and while a volume is filled:
-	// both are rare.
-	folderLock, volumeLock chan struct{}
+	// directoryLock and volumeLock hold one token while a directory is made and while a volume is
+	// filled: both are rare.
+	directoryLock, volumeLock chan struct{}
 }
 
-// New returns the Store of an Engine's folder.
+// New returns the Store of an Engine's directory.
 func New(l layout.Layout, t *trash.Trash, c *containers.Registry, i *images.Store, log zerolog.Logger) *Store {
 	return &Store{
-		layout: l, trash: t, containers: c, images: i, log: log, folderLock: make(chan struct{}, 1), volumeLock: make(chan struct{}, 1),
+		layout: l, trash: t, containers: c, images: i, log: log, directoryLock: make(chan struct{}, 1), volumeLock: make(chan struct{}, 1),
 	}
 }
 
@@ -95,7 +95,7 @@ func (s *Store) Labels(name string) (map[string]string, error) {
 
 // Sweep throws away what an earlier service was making.
 func (s *Store) Sweep() error {
-	return errors.Join(s.trash.Sweep(s.layout.Volumes(), unfinishedPrefix), s.trash.Sweep(s.layout.Folders(), unfinishedPrefix))
+	return errors.Join(s.trash.Sweep(s.layout.Volumes(), unfinishedPrefix), s.trash.Sweep(s.layout.Directories(), unfinishedPrefix))
 }
 
 func readVolume(path string) (volume, error) {
@@ -107,14 +107,14 @@ func readVolume(path string) (volume, error) {
 	return found, json.Unmarshal(content, &found)
 }
 
-// unfinished makes a volume under a name that is no volume's, with an empty folder for its data.
+// unfinished makes a volume under a name that is no volume's, with an empty directory for its data.
 func (s *Store) unfinished(parent, file string, about volume) (string, error) {
 	content, err := json.Marshal(about)
 	if err != nil {
 		return "", err
 	}
 	next := filepath.Join(parent, unfinishedPrefix+layout.NewID())
-	if err := os.Mkdir(next, layout.FolderMode); err != nil {
+	if err := os.Mkdir(next, layout.DirectoryMode); err != nil {
 		return "", err
 	}
 	data := filepath.Join(next, "data")
@@ -134,14 +134,14 @@ func (s *Store) unfinished(parent, file string, about volume) (string, error) {
 // finish gives what was made its name, durably. The error is [os.ErrExist] when the name is taken;
 // then what was made is thrown away.
 func (s *Store) finish(next, name string) error {
-	err := syncFolder(next)
+	err := syncDirectory(next)
 	if err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, name, unix.RENAME_NOREPLACE)
 	}
 	if err != nil {
 		return errors.Join(err, s.trash.Throw(next))
 	}
-	return syncFolder(filepath.Dir(name))
+	return syncDirectory(filepath.Dir(name))
 }
 
 func writeSynced(path string, content []byte) error {
@@ -153,16 +153,16 @@ func writeSynced(path string, content []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-func syncFolder(path string) error {
-	folder, err := os.Open(path)
+func syncDirectory(path string) error {
+	directory, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return errors.Join(directory.Sync(), directory.Close())
 }
 
 // Fill gives an empty volume what the image has where the container mounts it, with the owner and
-// mode of the folder, as Docker does. The data is copied beside the volume and then put in its
+// mode of the directory, as Docker does. The data is copied beside the volume and then put in its
 // place, so a volume is never half full. A volume of another container stays as it is.
 func (s *Store) Fill(ctx context.Context, id string, layers []string, m engine.Mount) error {
 	select {
@@ -174,7 +174,7 @@ func (s *Store) Fill(ctx context.Context, id string, layers []string, m engine.M
 	if empty, err := isEmpty(s.layout.VolumeData(m.Volume)); err != nil || !empty {
 		return err
 	}
-	if has, err := bundle.HasFolder(layers, m.Target); err != nil || !has {
+	if has, err := bundle.HasDirectory(layers, m.Target); err != nil || !has {
 		return err
 	}
 	from, err := openInLayers(layers, m.Target)
@@ -197,7 +197,7 @@ func (s *Store) Fill(ctx context.Context, id string, layers []string, m engine.M
 	return errors.Join(err, s.trash.Throw(next))
 }
 
-// exchangeData makes the folder the data of the volume, and the other way round, unless another
+// exchangeData makes the directory the data of the volume, and the other way round, unless another
 // container may have that.
 func (s *Store) exchangeData(id, name, data string) error {
 	return s.containers.UnlessMounted(id, func(m engine.Mount) bool { return m.Volume == name }, func() error {
@@ -209,14 +209,14 @@ func (s *Store) exchangeData(id, name, data string) error {
 	})
 }
 
-// isEmpty reports whether there is nothing in a folder.
+// isEmpty reports whether there is nothing in a directory.
 func isEmpty(path string) (bool, error) {
-	folder, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	directory, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = folder.Close() }()
-	_, err = folder.Readdirnames(1)
+	defer func() { _ = directory.Close() }()
+	_, err = directory.Readdirnames(1)
 	if errors.Is(err, io.EOF) {
 		return true, nil
 	}
@@ -224,10 +224,10 @@ func isEmpty(path string) (bool, error) {
 }
 
 func syncFileSystem(path string) error {
-	folder, err := os.Open(path)
+	directory, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = folder.Close() }()
-	return os.NewSyscallError("syncfs", unix.Syncfs(int(folder.Fd())))
+	defer func() { _ = directory.Close() }()
+	return os.NewSyscallError("syncfs", unix.Syncfs(int(directory.Fd())))
 }

@@ -34,13 +34,13 @@ func main() {
 func write(output, module string) error {
 	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "golang.org/x/sys")
 	list.Dir = filepath.Dir(module)
-	folder, err := list.Output()
+	directory, err := list.Output()
 	if err != nil {
 		return fmt.Errorf("find golang.org/x/sys: %w", err)
 	}
 	numbers := map[string]map[string]string{} // by name and architecture
 	for _, architecture := range architectures {
-		name := filepath.Join(strings.TrimSpace(string(folder)), "unix",
+		name := filepath.Join(strings.TrimSpace(string(directory)), "unix",
 			"zsysnum_linux_"+architecture+".go")
 		source, err := os.ReadFile(name)
 		if err != nil {

@@ -1,5 +1,5 @@
 // The snapshotter takes one snapshot, or rolls one container back, suspends or starts it, with the
-// Engine of a folder, unless a failpoint kills it.
+// Engine of a directory, unless a failpoint kills it.
 package main
 
 import (

@@ -14,14 +14,14 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/server/config"
-	"sandbox.internal/test/e2e/lives"
-	"sandbox.internal/test/e2e/lives/onlocal"
+	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/e2e/conformance/localengine"
 )
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		onlocal.Remove()
-		lives.RemoveBuilt()
+		localengine.Remove()
+		conformance.RemoveBuilt()
 		os.Exit(code)
 	}))
 }
@@ -31,15 +31,15 @@ func TestMain(m *testing.M) {
 func TestE2BManyAtOnce(t *testing.T) {
 	const key = "e2b_0123456789abcdef0123456789abcdef"
 	digest := sha256.Sum256([]byte(key))
-	s := lives.Start(t, onlocal.New("crun").Backend(), lives.Plan{
-		Server: fmt.Sprintf("compatibility = [\"e2b\"]\ndefault_image = %q", onlocal.BaseImage),
+	s := conformance.Start(t, localengine.New("crun").Backend(), conformance.Plan{
+		Server: fmt.Sprintf("compatibility = [\"e2b\"]\ndefault_image = %q", localengine.BaseImage),
 		Keys:   []config.Key{{Name: "agent", SHA256: hex.EncodeToString(digest[:]), Role: config.RoleUser}},
 	})
-	folder := lives.CopyOf(t, "../e2b")
-	packages := lives.NodePackages(t, "test/e2e/clients/e2b")
-	if err := os.Symlink(packages, filepath.Join(folder, "node_modules")); err != nil {
+	directory := conformance.CopyOf(t, "../e2b")
+	packages := conformance.NodePackages(t, "test/e2e/clients/e2b")
+	if err := os.Symlink(packages, filepath.Join(directory, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
 	environment := []string{"E2B_API_KEY=" + key, "E2B_API_URL=" + s.URL, "E2B_SANDBOX_URL=" + s.URL}
-	t.Log(lives.Tool(t, folder, environment, "node", "many.mjs", "e2b-2.51.0"))
+	t.Log(conformance.Tool(t, directory, environment, "node", "many.mjs", "e2b-2.51.0"))
 }

@@ -1,4 +1,4 @@
-// The puller pulls images into the store of a folder and removes them again, until a failpoint
+// The puller pulls images into the store of a directory and removes them again, until a failpoint
 // kills it.
 package main
 
@@ -12,18 +12,18 @@ import (
 )
 
 func main() {
-	folder, refs := os.Args[1], os.Args[2:]
+	directory, refs := os.Args[1], os.Args[2:]
 	ctx := context.Background()
 	for {
-		if err := pullAndPrune(ctx, folder, refs); err != nil {
+		if err := pullAndPrune(ctx, directory, refs); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 	}
 }
 
-func pullAndPrune(ctx context.Context, folder string, refs []string) error {
-	s, err := images.Open(images.Options{Folder: folder})
+func pullAndPrune(ctx context.Context, directory string, refs []string) error {
+	s, err := images.Open(images.Options{Directory: directory})
 	if err != nil {
 		return err
 	}

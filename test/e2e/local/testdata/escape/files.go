@@ -23,8 +23,8 @@ func files() {
 		"/dev/kmsg", "/dev/mem", "/dev/port", "/dev/sda", "/dev/vda", "/dev/nvme0n1", "/dev/loop-control", "/dev/fuse", "/dev/net/tun", "/dev/kvm",
 		"/opt/sandbox/execd", "/opt/sandbox/execd-init",
 	} {
-		// A program that runs cannot be written in any case; that its folder is read-only is tried
-		// below.
+		// A program that runs cannot be written in any case; that its directory is read-only is
+		// tried below.
 		writable(path, unix.ENOENT, unix.EISDIR, unix.EIO, unix.ETXTBSY)
 	}
 	// Every file of these trees, but for what is the network namespace's own.
@@ -66,7 +66,8 @@ func files() {
 		if err != nil || !entry.IsDir() {
 			return nil
 		}
-		// With version 1 the folder of the hierarchies is a small file system of the sandbox's own.
+		// With version 1 the directory of the hierarchies is a small file system of the sandbox's
+		// own.
 		var stat unix.Statfs_t
 		if unix.Statfs(path, &stat) != nil || stat.Type != unix.CGROUP_SUPER_MAGIC && stat.Type != unix.CGROUP2_SUPER_MAGIC {
 			return nil
@@ -132,7 +133,7 @@ func descriptors(target Target) {
 		for _, entry := range entries {
 			link, err := os.Readlink("/proc/self/fd/" + entry.Name())
 			if err != nil || entry.Name() <= "2" && len(entry.Name()) == 1 {
-				continue // the descriptor of this folder, or a standard one
+				continue // the descriptor of this directory, or a standard one
 			}
 			// The Go runtime reads the limit of its processors.
 			if strings.HasPrefix(link, "/sys/fs/cgroup/cpu") {
@@ -157,7 +158,7 @@ func writable(path string, expected ...syscall.Errno) {
 	}, expected...)
 }
 
-// readable reads a byte of a file, or an entry of a folder. What is masked is empty.
+// readable reads a byte of a file, or an entry of a directory. What is masked is empty.
 func readable(path string) {
 	attempt("read "+path, func() error {
 		if info, err := os.Stat(path); err != nil {

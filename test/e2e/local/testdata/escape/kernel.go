@@ -56,7 +56,7 @@ func kernel() {
 			return err
 		}
 		defer unix.Close(mount)
-		// Inode 2 is the root folder of ext4.
+		// Inode 2 is the root directory of ext4.
 		handle := unix.NewFileHandle(1, []byte{2, 0, 0, 0, 0, 0, 0, 0})
 		fd, err := unix.OpenByHandleAt(mount, handle, unix.O_RDONLY|unix.O_CLOEXEC)
 		if err != nil {

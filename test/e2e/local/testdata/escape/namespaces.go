@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespaces tries to make and to enter namespaces, and to leave a root folder.
+// namespaces tries to make and to enter namespaces, and to leave a root directory.
 func namespaces() {
 	for name, flag := range map[string]int{
 		"user": unix.CLONE_NEWUSER, "mount": unix.CLONE_NEWNS, "network": unix.CLONE_NEWNET, "pid": unix.CLONE_NEWPID,
