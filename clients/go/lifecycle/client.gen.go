@@ -808,8 +808,8 @@ type ClientInterface interface {
 	// snapshot to that one, which is of the same image. Volumes and other mounts are part of
 	// neither. It takes a key that may use the snapshots.
 	//
-	// The list has at most `limit` files, in the order of a walk: a folder comes before what is
-	// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+	// The list has at most `limit` files, in the order of a walk: a directory comes before what is
+	// in it, and names are sorted by their bytes. A directory that was removed stands for all that
 	// was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
 	// of an OCI image, in which removed files are whiteouts; sockets are left out.
 	//
@@ -826,7 +826,7 @@ type ClientInterface interface {
 	// role `admin`.
 	//
 	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
-	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// image's own entrypoint, environment, user and working directory. It has no environment, no
 	// token and no credentials of a sandbox; what a program has written to a file is in it.
 	//
 	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
@@ -844,7 +844,7 @@ type ClientInterface interface {
 	// role `admin`.
 	//
 	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
-	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// image's own entrypoint, environment, user and working directory. It has no environment, no
 	// token and no credentials of a sandbox; what a program has written to a file is in it.
 	//
 	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
@@ -2159,8 +2159,8 @@ func (c *Client) GetSnapshot(ctx context.Context, snapshotID SnapshotID, params 
 // snapshot to that one, which is of the same image. Volumes and other mounts are part of
 // neither. It takes a key that may use the snapshots.
 //
-// The list has at most `limit` files, in the order of a walk: a folder comes before what is
-// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+// The list has at most `limit` files, in the order of a walk: a directory comes before what is
+// in it, and names are sorted by their bytes. A directory that was removed stands for all that
 // was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
 // of an OCI image, in which removed files are whiteouts; sockets are left out.
 //
@@ -2187,7 +2187,7 @@ func (c *Client) GetSnapshotDiff(ctx context.Context, snapshotID SnapshotID, par
 // role `admin`.
 //
 // It has the layers of the snapshot's image and one more, with what `diff` lists, and the
-// image's own entrypoint, environment, user and working folder. It has no environment, no
+// image's own entrypoint, environment, user and working directory. It has no environment, no
 // token and no credentials of a sandbox; what a program has written to a file is in it.
 //
 // A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
@@ -2215,7 +2215,7 @@ func (c *Client) ExportSnapshotWithBody(ctx context.Context, snapshotID Snapshot
 // role `admin`.
 //
 // It has the layers of the snapshot's image and one more, with what `diff` lists, and the
-// image's own entrypoint, environment, user and working folder. It has no environment, no
+// image's own entrypoint, environment, user and working directory. It has no environment, no
 // token and no credentials of a sandbox; what a program has written to a file is in it.
 //
 // A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
@@ -5464,8 +5464,8 @@ type ClientWithResponsesInterface interface {
 	// snapshot to that one, which is of the same image. Volumes and other mounts are part of
 	// neither. It takes a key that may use the snapshots.
 	//
-	// The list has at most `limit` files, in the order of a walk: a folder comes before what is
-	// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+	// The list has at most `limit` files, in the order of a walk: a directory comes before what is
+	// in it, and names are sorted by their bytes. A directory that was removed stands for all that
 	// was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
 	// of an OCI image, in which removed files are whiteouts; sockets are left out.
 	//
@@ -5484,7 +5484,7 @@ type ClientWithResponsesInterface interface {
 	// role `admin`.
 	//
 	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
-	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// image's own entrypoint, environment, user and working directory. It has no environment, no
 	// token and no credentials of a sandbox; what a program has written to a file is in it.
 	//
 	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
@@ -5502,7 +5502,7 @@ type ClientWithResponsesInterface interface {
 	// role `admin`.
 	//
 	// It has the layers of the snapshot's image and one more, with what `diff` lists, and the
-	// image's own entrypoint, environment, user and working folder. It has no environment, no
+	// image's own entrypoint, environment, user and working directory. It has no environment, no
 	// token and no credentials of a sandbox; what a program has written to a file is in it.
 	//
 	// A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
@@ -13892,8 +13892,8 @@ func (c *ClientWithResponses) GetSnapshotWithResponse(ctx context.Context, snaps
 // snapshot to that one, which is of the same image. Volumes and other mounts are part of
 // neither. It takes a key that may use the snapshots.
 //
-// The list has at most `limit` files, in the order of a walk: a folder comes before what is
-// in it, and names are sorted by their bytes. A folder that was removed stands for all that
+// The list has at most `limit` files, in the order of a walk: a directory comes before what is
+// in it, and names are sorted by their bytes. A directory that was removed stands for all that
 // was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
 // of an OCI image, in which removed files are whiteouts; sockets are left out.
 //
@@ -13918,7 +13918,7 @@ func (c *ClientWithResponses) GetSnapshotDiffWithResponse(ctx context.Context, s
 // role `admin`.
 //
 // It has the layers of the snapshot's image and one more, with what `diff` lists, and the
-// image's own entrypoint, environment, user and working folder. It has no environment, no
+// image's own entrypoint, environment, user and working directory. It has no environment, no
 // token and no credentials of a sandbox; what a program has written to a file is in it.
 //
 // A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
@@ -13942,7 +13942,7 @@ func (c *ClientWithResponses) ExportSnapshotWithBodyWithResponse(ctx context.Con
 // role `admin`.
 //
 // It has the layers of the snapshot's image and one more, with what `diff` lists, and the
-// image's own entrypoint, environment, user and working folder. It has no environment, no
+// image's own entrypoint, environment, user and working directory. It has no environment, no
 // token and no credentials of a sandbox; what a program has written to a file is in it.
 //
 // A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk

@@ -626,7 +626,7 @@ type FileChange struct {
 	//
 	// - `added`: it was not there.
 	// - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
-	//   of a folder: its owner, mode or extended attributes.
+	//   of a directory: its owner, mode or extended attributes.
 	// - `removed`: it is not there any more.
 	//
 	// Example: modified
@@ -639,7 +639,7 @@ type FileChange struct {
 	Path string `json:"path"`
 
 	// Size The bytes of its content, or of the target of a symbolic link; before the removal for a
-	// file that was removed. 0 for folders.
+	// file that was removed. 0 for directories.
 	//
 	// Example: 42
 	Size int64 `json:"size"`
@@ -655,7 +655,7 @@ type FileChange struct {
 //
 //   - `added`: it was not there.
 //   - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
-//     of a folder: its owner, mode or extended attributes.
+//     of a directory: its owner, mode or extended attributes.
 //   - `removed`: it is not there any more.
 //
 // Example: modified

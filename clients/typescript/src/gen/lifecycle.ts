@@ -765,8 +765,8 @@ export interface paths {
          *     snapshot to that one, which is of the same image. Volumes and other mounts are part of
          *     neither. It takes a key that may use the snapshots.
          *
-         *     The list has at most `limit` files, in the order of a walk: a folder comes before what is
-         *     in it, and names are sorted by their bytes. A folder that was removed stands for all that
+         *     The list has at most `limit` files, in the order of a walk: a directory comes before what is
+         *     in it, and names are sorted by their bytes. A directory that was removed stands for all that
          *     was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
          *     of an OCI image, in which removed files are whiteouts; sockets are left out.
          *
@@ -801,7 +801,7 @@ export interface paths {
          *     role `admin`.
          *
          *     It has the layers of the snapshot's image and one more, with what `diff` lists, and the
-         *     image's own entrypoint, environment, user and working folder. It has no environment, no
+         *     image's own entrypoint, environment, user and working directory. It has no environment, no
          *     token and no credentials of a sandbox; what a program has written to a file is in it.
          *
          *     A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
@@ -2170,7 +2170,7 @@ export interface components {
             /**
              * Format: int64
              * @description The bytes of its content, or of the target of a symbolic link; before the removal for a
-             *     file that was removed. 0 for folders.
+             *     file that was removed. 0 for directories.
              * @example 42
              */
             size: number;
@@ -2180,7 +2180,7 @@ export interface components {
          *
          *     - `added`: it was not there.
          *     - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
-         *       of a folder: its owner, mode or extended attributes.
+         *       of a directory: its owner, mode or extended attributes.
          *     - `removed`: it is not there any more.
          * @example modified
          */

@@ -15,7 +15,7 @@ FileChangeKind: TypeAlias = Literal["added", "modified", "removed"] | str
 
 - `added`: it was not there.
 - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
-  of a folder: its owner, mode or extended attributes.
+  of a directory: its owner, mode or extended attributes.
 - `removed`: it is not there any more.
 """
 
@@ -419,7 +419,7 @@ class FileChange:
 
     - `added`: it was not there.
     - `modified`: its type, owner, mode, extended attributes, time of change or content differs;
-      of a folder: its owner, mode or extended attributes.
+      of a directory: its owner, mode or extended attributes.
     - `removed`: it is not there any more.
     """
     path: str
@@ -428,7 +428,7 @@ class FileChange:
     """
     size: int
     """The bytes of its content, or of the target of a symbolic link; before the removal for a
-    file that was removed. 0 for folders.
+    file that was removed. 0 for directories.
     """
     type: FileChangeType
     """What a file is, or was before it was removed. New values may be added, so clients must
@@ -1577,7 +1577,7 @@ def export_snapshot(
     role `admin`.
 
     It has the layers of the snapshot's image and one more, with what `diff` lists, and the
-    image's own entrypoint, environment, user and working folder. It has no environment, no
+    image's own entrypoint, environment, user and working directory. It has no environment, no
     token and no credentials of a sandbox; what a program has written to a file is in it.
 
     A snapshot that is not `Ready` is 409, and so are files that no image can have, and a disk
@@ -1834,8 +1834,8 @@ def get_snapshot_diff(
     snapshot to that one, which is of the same image. Volumes and other mounts are part of
     neither. It takes a key that may use the snapshots.
 
-    The list has at most `limit` files, in the order of a walk: a folder comes before what is
-    in it, and names are sorted by their bytes. A folder that was removed stands for all that
+    The list has at most `limit` files, in the order of a walk: a directory comes before what is
+    in it, and names are sorted by their bytes. A directory that was removed stands for all that
     was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
     of an OCI image, in which removed files are whiteouts; sockets are left out.
 
@@ -1865,8 +1865,8 @@ def get_snapshot_diff_tar(
     snapshot to that one, which is of the same image. Volumes and other mounts are part of
     neither. It takes a key that may use the snapshots.
 
-    The list has at most `limit` files, in the order of a walk: a folder comes before what is
-    in it, and names are sorted by their bytes. A folder that was removed stands for all that
+    The list has at most `limit` files, in the order of a walk: a directory comes before what is
+    in it, and names are sorted by their bytes. A directory that was removed stands for all that
     was in it. With `Accept: application/x-tar` the answer is the whole difference as a layer
     of an OCI image, in which removed files are whiteouts; sockets are left out.
 
