@@ -234,13 +234,14 @@ func testPausedIsNotWoken(t *testing.T, c *Client, id string) {
 }
 
 // testSleepSurvivesKill: a sandbox that sleeps when the service is killed sleeps on, and packets to
-// the published port and requests through the service wake it afterwards.
+// the published port and requests through the service wake it afterwards. One with a kernel of its
+// own is woken: what has come meanwhile is not seen.
 func testSleepSurvivesKill(t *testing.T, s *Service, c *Client, id string) {
 	for _, way := range []string{"port", "service"} {
 		before := c.awaitAsleep(t, id)
 		s.Kill()
 		s.Boot(t)
-		if c = s.As(t, c.Key); way == "port" {
+		if c = s.As(t, c.Key); way == "port" && !s.backend.OwnKernel {
 			if after := c.Get(t, id).Status; after != before {
 				t.Errorf("after the kill the status of the sandbox is %+v, and was %+v", after, before)
 			}

@@ -59,6 +59,10 @@ func testSnapshots(t *testing.T, b Backend) {
 		WantProblem(t, s.Send(t, http.MethodPost, exportOf(unknownSnapshot).Path, exportOf(unknownSnapshot).Body), 501, "NOT_IMPLEMENTED", "snapshots")
 		return
 	}
+	if b.OwnKernel {
+		wantNoSnapshotOfFiles(t, user, id)
+		return
+	}
 	box := user.Enter(t, id)
 	box.Want(t, "mkdir /root/work && echo kept > /root/work/note && ln -s note /root/work/link && echo there > /etc/mark", "")
 	before := user.Snapshot(t, id, `{"name":"before","comment":"all is well","ttl":3600}`)
@@ -146,6 +150,20 @@ func (c *Client) Snapshot(t *testing.T, id, body string) lifecycle.Snapshot {
 		t.Fatalf("the snapshot is %+v (%s), %v", taken, Value(taken.Status.Message), err)
 	}
 	return taken
+}
+
+// wantNoSnapshotOfFiles: a kernel of the sandbox's own keeps in its memory what was written to
+// files, so no snapshot of them alone can be made.
+func wantNoSnapshotOfFiles(t *testing.T, c *Client, id string) {
+	t.Helper()
+	got, err := Decode[lifecycle.Snapshot](c.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/snapshots", `{}`))
+	wait.Until(t, "the snapshot is not Creating", func() bool {
+		got, err = Decode[lifecycle.Snapshot](c.Send(t, http.MethodGet, "/v1/snapshots/"+got.ID, ""))
+		return err != nil || got.Status.State != "Creating"
+	})
+	if err != nil || got.Status.State != "Failed" || !strings.Contains(Value(got.Status.Message), "memory") {
+		t.Errorf("a snapshot of the files of a sandbox with a kernel of its own: %+v, %v", got, err)
+	}
 }
 
 // testRollback changes and deletes files, and gets them back, with the same id and token. What ran
