@@ -293,3 +293,34 @@ func TestMemoryKilled(t *testing.T) {
 	closeEngine(t, e)
 	s.checkNothingLeft(t)
 }
+
+// TestMemoryMachineID: the processes of a container go on that has written a machine id, which its
+// image does not have.
+func TestMemoryMachineID(t *testing.T) {
+	s := rememberSite(t)
+	e := s.mustOpen(t)
+	id := start(t, e, remembering(loadProbe(t, e)))
+	awaitLog(t, e, id, "ready")
+	wantAnswer(t, e, id, "at first", "1 1 1 y")
+	remember(t, e, id, "one")
+	trees, err := filepath.Glob(filepath.Join(s.Directory, "images/snapshots/*/tree"))
+	if err != nil || len(trees) != 1 {
+		t.Fatalf("there are the trees %v, %v", trees, err)
+	}
+	directory := filepath.Join(trees[0], "etc")
+	if err := os.MkdirAll(directory, 0o755); err != nil { //nolint:gosec // as in images
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(directory, "machine-id"), []byte(strings.Repeat("0", 32)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rollback(t, e, id, "one")
+	if c := inspect(t, e, id); c.Status != engine.StatusRunning || !c.Restored || c.RestoreError != "" {
+		t.Errorf("the container is %+v", c)
+	}
+	wantAnswer(t, e, id, "after the rollback", "2 2 2 y")
+	removeSnapshots(t, e)
+	removeAll(t, e)
+	closeEngine(t, e)
+	s.checkNothingLeft(t)
+}
