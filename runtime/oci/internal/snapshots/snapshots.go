@@ -246,9 +246,10 @@ func (s *Store) Remove(name string) error {
 }
 
 // freeMemory throws away what a removed snapshot, whose tree is needed, has of processes, unless a
-// container is to be started with them. mu is held.
+// container is to be started with them, or a caller that holds the snapshot may record that. mu is
+// held.
 func (s *Store) freeMemory(record Record) {
-	if record.Memory == nil || slices.Contains(s.restoring(), record.ID) {
+	if record.Memory == nil || s.holds[record.ID] > 0 || slices.Contains(s.restoring(), record.ID) {
 		return
 	}
 	record.Memory = nil
