@@ -3,6 +3,7 @@
 package nft
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 
@@ -42,6 +43,8 @@ func Join(parts ...any) []expr.Any {
 			all = append(all, part...)
 		case expr.Any:
 			all = append(all, part)
+		default: // a rule without it would match more
+			panic(fmt.Sprintf("a part of a rule is of the type %T", part))
 		}
 	}
 	return all

@@ -74,8 +74,7 @@ func (s *start) writeEtc() error {
 		}
 	}
 	files := map[string]string{hostsFile: hosts, hostnameFile: name + "\n", resolvFile: resolv}
-	// What the container itself has written since stays where nothing is mounted over it.
-	has, err := bundle.HasMachineID(slices.Concat(s.image.Layers, s.chain))
+	has, err := s.hasMachineID()
 	if err != nil {
 		return err
 	}
@@ -89,6 +88,17 @@ func (s *start) writeEtc() error {
 		}
 	}
 	return s.writeShown(directory)
+}
+
+// hasMachineID reports whether the container is given a machine id of its own. What the container
+// itself has written since its first start stays where nothing is mounted over it. Processes that
+// are restored get the mounts that they had: the runtime refuses others, and a machine id that they
+// have written is part of the snapshot.
+func (s *start) hasMachineID() (bool, error) {
+	if s.restore != "" {
+		return s.memory.MachineID, nil
+	}
+	return bundle.HasMachineID(slices.Concat(s.image.Layers, s.chain))
 }
 
 // machineID returns the machine id of a container, which is the same at each of its starts.

@@ -24,6 +24,7 @@ import (
 	"sandbox.internal/runtime/oci/internal/background"
 	"sandbox.internal/runtime/oci/internal/containers"
 	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/internal/snapshots"
 	"sandbox.internal/runtime/oci/internal/sourcemounts"
 	"sandbox.internal/runtime/oci/internal/volumes"
 	"sandbox.internal/runtime/oci/keeper"
@@ -71,13 +72,14 @@ type start struct {
 	container *containers.Container
 	spec      engine.ContainerSpec
 	image     images.Image
-	chain     []string // the trees of the snapshots that the container lies on, lowest first
-	imagesIn  string   // a directory with all layers of the image, and the chain
-	test      bool     // of user namespaces: the image is not the image store's
-	repeated  bool     // the container was started before
-	again     bool     // on what an earlier start has written
-	keeps     bool     // what the container writes is to outlive a reboot
-	restore   string   // the directory with the processes that it is given; empty for a start of its program
+	chain     []string         // the trees of the snapshots that the container lies on, lowest first
+	imagesIn  string           // a directory with all layers of the image, and the chain
+	test      bool             // of user namespaces: the image is not the image store's
+	repeated  bool             // the container was started before
+	again     bool             // on what an earlier start has written
+	keeps     bool             // what the container writes is to outlive a reboot
+	restore   string           // the directory with the processes that it is given; empty for a start of its program
+	memory    snapshots.Memory // what these depend on
 	runtime   bundle.Runtime
 	group     cgroup.Group
 	own       *network.Namespace    // the network that was made for it, or nil

@@ -14,6 +14,7 @@ import (
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
 	"sandbox.internal/runtime/oci/internal/containers"
+	"sandbox.internal/runtime/oci/internal/layout"
 	"sandbox.internal/runtime/oci/internal/snapshots"
 	"sandbox.internal/runtime/oci/internal/treecopy"
 	"sandbox.internal/runtime/oci/keeper"
@@ -49,7 +50,11 @@ func (e *Engine) describeMemory(c *containers.Container) (*snapshots.Memory, err
 	if err != nil {
 		return nil, err
 	}
-	return &snapshots.Memory{Container: c.ID, Runtime: program, Processor: processor}, nil
+	_, err = os.Lstat(filepath.Join(diskPath(c, layout.Etc), machineIDFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	return &snapshots.Memory{Container: c.ID, Runtime: program, Processor: processor, MachineID: err == nil}, nil
 }
 
 // writeMemory has the runtime write the processes of a container, which do not run, to a snapshot,
@@ -193,7 +198,7 @@ func (e *Engine) restore(ctx context.Context, s start, snapshot string) (done bo
 		err = e.checkMemory(s.container, memory)
 	}
 	if err == nil {
-		s.restore = directory
+		s.restore, s.memory = directory, memory
 		err = s.run(ctx)
 		e.snapshots.Free() // one that was removed meanwhile
 	}

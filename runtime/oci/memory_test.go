@@ -293,3 +293,54 @@ func TestMemoryKilled(t *testing.T) {
 	closeEngine(t, e)
 	s.checkNothingLeft(t)
 }
+
+// TestMemoryMachineID: the processes of a container go on that has written a machine id, which its
+// image does not have, and those of one that was given a machine id of its own.
+func TestMemoryMachineID(t *testing.T) {
+	s := rememberSite(t)
+	e := s.mustOpen(t)
+	id := start(t, e, remembering(loadProbe(t, e)))
+	awaitLog(t, e, id, "ready")
+	wantAnswer(t, e, id, "at first", "1 1 1 y")
+	remember(t, e, id, "one")
+	directory := s.onlySnapshot(t, "tree") + "/etc"
+	if err := os.MkdirAll(directory, 0o755); err != nil { //nolint:gosec // as in images
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(directory+"/machine-id", []byte(strings.Repeat("0", 32)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	memory := s.onlySnapshot(t, "memory/checkpoint.img")
+	restored := func(name, want string) {
+		t.Helper()
+		rollback(t, e, id, name)
+		if c := inspect(t, e, id); c.Status != engine.StatusRunning || !c.Restored || c.RestoreError != "" {
+			t.Errorf("rolled back to %s the container is %+v", name, c)
+		}
+		wantAnswer(t, e, id, "rolled back to "+name, want)
+	}
+	restored("one", "2 2 2 y")
+	remember(t, e, id, "two")
+	restored("two", "3 3 3 y")
+	if err := os.WriteFile(memory, []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rollback(t, e, id, "one") // a start of its program, which has a machine id
+	wait.Until(t, "the container has started again", func() bool { return strings.HasSuffix(ask(t, e, id), " y") })
+	remember(t, e, id, "three")
+	restored("three", "2 3 2 y")
+	removeSnapshots(t, e)
+	removeAll(t, e)
+	closeEngine(t, e)
+	s.checkNothingLeft(t)
+}
+
+// onlySnapshot returns the path of something of the only snapshot.
+func (s site) onlySnapshot(t *testing.T, name string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(s.Directory, "images/snapshots/*", name))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("there are %v, %v", found, err)
+	}
+	return found[0]
+}

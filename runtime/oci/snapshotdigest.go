@@ -22,11 +22,14 @@ const DigestedFailpoint = "snapshot-digested"
 func (e *Engine) DigestSnapshot(ctx context.Context, name string) (digest string, err error) {
 	err = e.withSnapshots(ctx, "digest snapshot "+name, "", name, func(ctx context.Context, record snapshots.Record, states treediff.States) error {
 		known := treediff.Hashes{}
-		for _, id := range append(e.snapshots.Related(record), record.ID) {
-			digest = e.readHashes(id, known)
-		}
-		if digest != "" { // that of the snapshot itself, which is the last one
+		if digest = e.readHashes(record.ID, known); digest != "" {
 			return nil
+		}
+		for _, id := range e.snapshots.Related(record) {
+			if len(known) >= treediff.MaxHashes { // without the others more is read
+				break
+			}
+			e.readHashes(id, known)
 		}
 		var used map[string]treediff.Hashes
 		thread.Run(func() {

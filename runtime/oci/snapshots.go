@@ -127,7 +127,11 @@ func (e *Engine) takeSnapshot(ctx context.Context, c *containers.Container, opti
 	}
 	failpoint.Hit(CopiedFailpoint)
 	if maxBytes > 0 {
-		maxBytes = max(1, maxBytes-result.Exclusive)
+		maxBytes -= result.Exclusive
+		if taken.Memory != nil {
+			maxBytes -= taken.Memory.Bytes
+		}
+		maxBytes = max(1, maxBytes)
 	}
 	release, err := e.mergeBase(ctx, c.Name, &taken, maxBytes)
 	if err != nil {

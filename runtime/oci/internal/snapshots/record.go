@@ -58,7 +58,9 @@ type Memory struct {
 	Container string // the id of the container that they are of
 	Runtime   string // the program that has written them, with its version
 	Processor string // the features of the processor, separated by spaces
-	Bytes     int64  // of the files, on the disk
+	// MachineID is set when the container has a machine id of its own, which is mounted.
+	MachineID bool  `json:",omitempty"`
+	Bytes     int64 // of the files, on the disk
 }
 
 // Chain are the ids of all snapshots that a container has which begins with this one, lowest first.

@@ -31,6 +31,7 @@ type Store struct {
 	mu     sync.Mutex
 	byID   map[string]Record
 	holds  map[string]int  // by ids
+	begins map[string]int  // by ids: those of holds whose caller may have a container begin with the snapshot
 	making map[string]bool // by names
 
 	merging chan struct{} // holds one while a chain is being merged
@@ -42,7 +43,7 @@ type Store struct {
 func Open(directory string, t *trash.Trash, using, restoring func() []string, log zerolog.Logger) (*Store, error) {
 	s := &Store{
 		directory: directory, trash: t, using: using, restoring: restoring, log: log,
-		byID: map[string]Record{}, holds: map[string]int{}, making: map[string]bool{}, merging: make(chan struct{}, 1),
+		byID: map[string]Record{}, holds: map[string]int{}, begins: map[string]int{}, making: map[string]bool{}, merging: make(chan struct{}, 1),
 	}
 	if err := os.MkdirAll(directory, layout.DirectoryMode); err != nil {
 		return nil, err
@@ -108,8 +109,9 @@ func (s *Store) find(name string) (Record, bool) {
 	return Record{}, false
 }
 
-// Hold returns the snapshot of the name, of an image, and keeps it until release is called. The
-// error wraps [engine.ErrNoSnapshot], or [engine.ErrInvalid] for one of another image.
+// Hold returns the snapshot of the name, of an image, for a container that is to begin with it, and
+// keeps it with its memory until release is called. The error wraps [engine.ErrNoSnapshot], or
+// [engine.ErrInvalid] for one of another image.
 func (s *Store) Hold(name, imageID string) (_ Record, release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +122,16 @@ func (s *Store) Hold(name, imageID string) (_ Record, release func(), err error)
 	case record.ImageID != imageID:
 		return Record{}, nil, fmt.Errorf("%w: snapshot: %s is of image %s, and the container of %s", engine.ErrInvalid, name, record.ImageID, imageID)
 	}
-	return record, s.hold(record.Chain()...), nil
+	s.begins[record.ID]++
+	letGo := s.hold(record.Chain()...)
+	return record, sync.OnceFunc(func() {
+		s.mu.Lock()
+		if s.begins[record.ID]--; s.begins[record.ID] == 0 {
+			delete(s.begins, record.ID)
+		}
+		s.mu.Unlock()
+		letGo()
+	}), nil
 }
 
 // HoldTwo returns two snapshots, of the same image, and keeps them until release is called; from is
@@ -246,9 +257,9 @@ func (s *Store) Remove(name string) error {
 }
 
 // freeMemory throws away what a removed snapshot, whose tree is needed, has of processes, unless a
-// container is to be started with them. mu is held.
+// container is to be started with them, or a caller of Hold may record that. mu is held.
 func (s *Store) freeMemory(record Record) {
-	if record.Memory == nil || slices.Contains(s.restoring(), record.ID) {
+	if record.Memory == nil || s.begins[record.ID] > 0 || slices.Contains(s.restoring(), record.ID) {
 		return
 	}
 	record.Memory = nil

@@ -251,3 +251,31 @@ func TestMemoryStaysWhileRestored(t *testing.T) {
 		t.Error("nothing needs the snapshot, and it is there")
 	}
 }
+
+// TestMemoryStaysWhileHeld: what a snapshot has of processes, which was removed while a rollback to
+// it had not been recorded, is there until the rollback has ended.
+func TestMemoryStaysWhileHeld(t *testing.T) {
+	s := &site{directory: t.TempDir()}
+	store := s.open(t)
+	id := s.make(t, store, snapshots.Record{Name: "one", ImageID: "image", Memory: &snapshots.Memory{Container: "c"}})
+	_, release, err := store.Hold("one", "image")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Remove("one"); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := store.Memory(id); !ok {
+		t.Error("a rollback holds the snapshot, and its memory is gone")
+	}
+	s.using, s.restoring = []string{id}, []string{id}
+	release()
+	if _, _, ok := store.Memory(id); !ok {
+		t.Error("a container is to be started with the memory, which is gone")
+	}
+	s.restoring = nil
+	store.Free()
+	if _, _, ok := store.Memory(id); ok {
+		t.Error("nothing needs the memory, and it is there")
+	}
+}

@@ -52,6 +52,7 @@ type digester struct {
 	hasher
 	sum    hash.Hash
 	groups map[inode]*group // of several names, by the file
+	files  uint64           // how many are in the digest, without further names
 	layers map[string]int   // positions, by the directories; nil while nothing was found
 }
 
@@ -62,7 +63,7 @@ type group struct {
 	// not one.
 	from  inode
 	same  bool
-	first string // the first name that is in the digest; empty for none
+	first uint64 // which file of the digest it is, counted from 1; 0 while it is not in the digest
 }
 
 // find finds the files that have several names.
@@ -105,11 +106,14 @@ func (d *digester) visit(w *walk, c change) error {
 	switch {
 	case equal && (g == nil || g.same):
 		return nil
-	case g != nil && g.first != "":
-		d.field("link", c.name, g.first)
+	case g != nil && g.first != 0:
+		d.field("link", c.name)
+		d.number(g.first)
 		return nil
-	case g != nil:
-		g.first = c.name
+	}
+	d.files++
+	if g != nil {
+		g.first = d.files
 	}
 	return d.file(w, c)
 }

@@ -71,10 +71,15 @@ func (h Hashes) Read(from io.Reader) (digest string, err error) {
 	}
 }
 
-// hasher hashes contents, each once.
+// MaxHashes bounds the hashes that a digest adds to those that it is given, and those that it
+// returns. Contents beyond that are read again by the next digest.
+const MaxHashes = 1_000_000
+
+// hasher hashes contents, each once but for those beyond MaxHashes.
 type hasher struct {
 	known Hashes
 	used  map[int]Hashes // by layers
+	kept  int            // hashes in used
 }
 
 // of returns the hash of what a regular file has.
@@ -98,13 +103,20 @@ func (h *hasher) of(w *walk, c change, f *file) (hash Hash, err error) {
 		}
 	}
 	if info.Mask&unix.STATX_BTIME != 0 {
-		h.known[content] = hash
-		if h.used[f.layer] == nil {
-			h.used[f.layer] = Hashes{}
-		}
-		h.used[f.layer][content] = hash
+		h.keep(f.layer, content, hash)
 	}
 	return hash, nil
+}
+
+func (h *hasher) keep(layer int, content Content, hash Hash) {
+	if _, has := h.used[layer][content]; has || h.kept >= MaxHashes {
+		return
+	}
+	if h.used[layer] == nil {
+		h.used[layer] = Hashes{}
+	}
+	h.known[content], h.used[layer][content] = hash, hash
+	h.kept++
 }
 
 // blockBytes is the size of the blocks that a content is hashed in.

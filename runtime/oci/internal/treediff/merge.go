@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxMerged bounds the names in a merged layer; directories are kept in memory.
+	// maxMerged bounds the names in a merged layer.
 	maxMerged = 2_000_000
 	// maxLinks is how many names a file of ext4 can have.
 	maxLinks = 65000
@@ -44,11 +44,8 @@ func Merge(ctx context.Context, states States, to *os.File, maxBytes int64) (Mer
 	if err := walkStates(ctx, states, m.visit); err != nil {
 		return Merged{}, err
 	}
-	for _, f := range m.directories {
-		times := []unix.Timespec{f.accessed, f.modified}
-		if err := unix.UtimesNanoAt(int(to.Fd()), path.Join(".", f.name), times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return Merged{}, &os.PathError{Op: "set the times of", Path: shown(f.name), Err: err}
-		}
+	if err := m.leave(func(string) bool { return true }); err != nil {
+		return Merged{}, err
 	}
 	return m.Merged, nil
 }
@@ -59,10 +56,10 @@ type merge struct {
 	to          *os.File
 	below       int // how many layers the first state has, which are the first ones
 	maxBytes    int64
-	opaque      *string          // the directory that hides everything below it, and that is being filled
-	copies      map[inode]string // files that were copied and not linked, by their first names
-	whiteout    string           // another name for it is another whiteout; empty for none
-	directories []mergedDirectory
+	opaque      *string           // the directory that hides everything below it, and that is being filled
+	copies      map[inode]string  // files that were copied and not linked, by their first names
+	whiteout    string            // another name for it is another whiteout; empty for none
+	directories []mergedDirectory // those that are being filled, each one in the one before it
 }
 
 // mergedDirectory is a directory with the times that it has once everything is in it.
@@ -72,6 +69,9 @@ type mergedDirectory struct {
 }
 
 func (m *merge) visit(w *walk, c change) error {
+	if err := m.leave(func(directory string) bool { return !isIn(c.name, directory) }); err != nil {
+		return err
+	}
 	if m.opaque != nil && !isIn(c.name, *m.opaque) {
 		m.opaque = nil
 	}
@@ -84,6 +84,19 @@ func (m *merge) visit(w *walk, c change) error {
 		return m.directory(w, c)
 	}
 	return m.file(w.ctx, c)
+}
+
+// leave gives the directories that are full the times that they have.
+func (m *merge) leave(full func(directory string) bool) error {
+	for n := len(m.directories); n > 0 && full(m.directories[n-1].name); n-- {
+		f := m.directories[n-1]
+		times := []unix.Timespec{f.accessed, f.modified}
+		if err := unix.UtimesNanoAt(int(m.to.Fd()), path.Join(".", f.name), times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return &os.PathError{Op: "set the times of", Path: shown(f.name), Err: err}
+		}
+		m.directories = m.directories[:n-1]
+	}
+	return nil
 }
 
 // adds counts a name, and the blocks that it takes.
