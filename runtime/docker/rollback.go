@@ -190,6 +190,9 @@ func (e *Engine) finish(ctx context.Context, name string) (bool, error) {
 // inspect returns what the engine has of a container, or of the one that is to take its place.
 func (e *Engine) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
 	found, err := e.inspectNow(ctx, id)
+	if err == nil && fromInspect(found).Status == engine.StatusRemoving {
+		err = e.awaitReplaced(ctx, id, found.ID)
+	}
 	if !errors.Is(err, engine.ErrNotFound) {
 		return found, err
 	}
@@ -201,6 +204,29 @@ func (e *Engine) inspect(ctx context.Context, id string) (container.InspectRespo
 		return e.inspectNow(ctx, id)
 	}
 	return found, err
+}
+
+// awaitReplaced waits until a container that is being removed is gone, if another one is to take
+// its place, as after a rollback that was cut off: it returns [engine.ErrNotFound] then, and nil
+// when there is no other one.
+func (e *Engine) awaitReplaced(ctx context.Context, name, id string) error {
+	if isContainerID(name) {
+		return nil
+	}
+	next, err := e.inspectNow(ctx, name+nextSuffix)
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case next.Config.Labels[replacesLabel] != id:
+		return nil
+	}
+	err = e.call(ctx, "await the removal of container "+id, forContainer, func(ctx context.Context) error { return e.waitRemoved(ctx, id) })
+	if err == nil {
+		err = engine.ErrNotFound
+	}
+	return err
 }
 
 func (e *Engine) inspectNow(ctx context.Context, id string) (found container.InspectResponse, err error) {

@@ -1,0 +1,108 @@
+package docker_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/docker"
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/wait"
+)
+
+// TestSnapshotCutOff: after a call to take a snapshot whose context has ended, the container is
+// frozen by the engine for a while more. That is not seen, and a freeze that follows lasts.
+func TestSnapshotCutOff(t *testing.T) {
+	b := newBench(t)
+	name := b.run(t, b.spec("many", "/data", "100", "1000000"))
+	b.awaitLog(t, name, "made")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	taken := make(chan error, 1)
+	go func() {
+		_, err := b.TakeSnapshot(ctx, name, engine.SnapshotOptions{Name: "docker-test-" + uuid.NewString(), Labels: b.labels})
+		taken <- err
+	}()
+	wait.Until(t, "the engine freezes the container", func() bool {
+		found, err := b.api.ContainerInspect(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found.State.Paused
+	})
+	cancel()
+	if err := wait.For(t, "the end of the call", taken); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call whose context has ended: %v", err)
+	}
+	if status := b.status(t, name); status != engine.StatusRunning {
+		t.Errorf("while the engine goes on with the snapshot the container is %s", status)
+	}
+	if err := b.Freeze(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "no image of a commit is left", func() bool { return !slices.Contains(b.images(t), "") })
+	if status := b.status(t, name); status != engine.StatusFrozen {
+		t.Errorf("the container that was frozen is %s", status)
+	}
+	if names := b.images(t); len(names) > 0 {
+		t.Errorf("there are the images %q", names)
+	}
+}
+
+// TestRollbackCutOffWhileRemoving: a container that is still being removed, because the container
+// of a rollback that was cut off takes its place, is not missing: the other one is found.
+func TestRollbackCutOffWhileRemoving(t *testing.T) {
+	const name = "box"
+	old, next := strings.Repeat("a", 64), strings.Repeat("b", 64)
+	var removed, renamed atomic.Bool
+	container := func(id, name, status, replaces string) string {
+		return fmt.Sprintf(`{"Id": %q, "Name": "/%s", "State": {"Status": %q}, "HostConfig": {}, "Config": {"Labels": {"sandbox.internal/docker-replaces": %q}}}`,
+			id, name, status, replaces)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Api-Version", "1.41")
+		_, path, _ := strings.Cut(r.URL.Path, "/containers/")
+		answer := ""
+		switch {
+		case path == "":
+			answer = "OK"
+		case path == old+"/wait" && r.URL.Query().Get("condition") == "removed":
+			removed.Store(true)
+			answer = `{"StatusCode": 0}`
+		case path == next+"/rename" && removed.Load():
+			renamed.Store(true)
+			w.WriteHeader(http.StatusNoContent)
+			return
+		case path == name+"/json" && renamed.Load():
+			answer = container(next, name, "created", old)
+		case path == name+"/json" && !removed.Load():
+			answer = container(old, name, "removing", "")
+		case path == name+".sandbox-next/json" && !renamed.Load():
+			answer = container(next, name+".sandbox-next", "created", old)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			answer = `{"message": "No such container"}`
+		}
+		_, _ = w.Write([]byte(answer))
+	}))
+	defer server.Close()
+	e, err := docker.New(docker.Options{Host: "tcp://" + server.Listener.Addr().String(), Logger: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.Close() }()
+	found, err := e.Inspect(t.Context(), name)
+	if err != nil || found.ID != next || found.Status != engine.StatusStopped {
+		t.Errorf("the container is %+v, %v", found, err)
+	}
+}
