@@ -193,8 +193,12 @@ func (e *Engine) takeSnapshot(ctx context.Context, id string, options engine.Sna
 			return engine.Snapshot{}, err
 		}
 		failpoint.Hit(CommittedFailpoint)
+		base := found.Image
+		if labelled(found, parent) {
+			base = baseOf(found)
+		}
 		k = kept{
-			Name: options.Name, Labels: options.Labels, Base: baseOf(found), Frozen: frozen, Created: time.Now().UTC().Round(0),
+			Name: options.Name, Labels: options.Labels, Base: base, Frozen: frozen, Created: time.Now().UTC().Round(0),
 		}
 		taken, err := e.keep(ctx, k, parent, committed, options.MaxBytes)
 		if failed := e.dropCommit(context.WithoutCancel(ctx), committed); failed != nil {
