@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -66,6 +68,49 @@ func (b bench) cutOff(t *testing.T, name string) bool {
 		t.Fatal(removed)
 	}
 	return err != nil
+}
+
+// TestThawDuringSnapshot: a snapshot of a frozen container that another process thaws meanwhile, as
+// the engine does at the end of an earlier commit, is made again with the container frozen.
+func TestThawDuringSnapshot(t *testing.T) {
+	b := newBench(t)
+	name := b.run(t, b.spec("journal", "/first", "/second"))
+	b.awaitLog(t, name, "journal")
+	if err := b.Freeze(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	engineOf := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine" },
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return b.api.Dialer()(ctx) },
+		},
+	}
+	var commits atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/commit") && commits.Add(1) == 1 {
+			if err := b.api.ContainerUnpause(r.Context(), name); err != nil {
+				t.Error(err)
+			}
+			r.URL.RawQuery += "&pause=0" // it was frozen when the engine began
+		}
+		engineOf.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	e, err := docker.New(docker.Options{Host: "tcp://" + server.Listener.Addr().String(), Bounded: b.labels, Logger: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.Close() }()
+	snapshot := "docker-test-" + uuid.NewString()
+	b.removeAfter(t, snapshot)
+	taken, err := e.TakeSnapshot(t.Context(), name, engine.SnapshotOptions{Name: snapshot, Labels: b.labels})
+	if err != nil || taken.Frozen == 0 || commits.Load() != 2 {
+		t.Errorf("after %d commits the snapshot is %+v, %v", commits.Load(), taken, err)
+	}
+	if names := b.images(t); len(names) != 1 {
+		t.Errorf("there are the images %q", names)
+	}
 }
 
 // TestRollbackCutOffWhileRemoving: a container that is still being removed, because the container

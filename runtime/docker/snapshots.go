@@ -284,17 +284,31 @@ func (e *Engine) commit(
 	switch {
 	case answer.err != nil && strings.Contains(answer.err.Error(), unableToFreeze):
 		return "", 0, fmt.Errorf("%w: %w", engine.ErrBusy, answer.err)
-	case answer.err != nil || !running:
-		return answer.id, 0, answer.err
-	}
-	// An engine may go on when it could not freeze the container, and does not say so.
-	if frozen, err = e.frozenSince(ctx, found.ID, since, lasted); err == nil && frozen == 0 {
-		err = fmt.Errorf("%w: the engine could not freeze it", engine.ErrBusy)
+	case answer.err != nil:
+		return "", 0, answer.err
+	case running:
+		// An engine may go on when it could not freeze the container, and does not say so.
+		if frozen, err = e.frozenSince(ctx, found.ID, since, lasted); err == nil && frozen == 0 {
+			err = fmt.Errorf("%w: the engine could not freeze it", engine.ErrBusy)
+		}
+	default:
+		err = e.checkStill(ctx, found.ID)
 	}
 	if err != nil {
 		return "", 0, errors.Join(err, e.dropCommit(context.WithoutCancel(ctx), answer.id))
 	}
 	return answer.id, frozen, nil
+}
+
+// checkStill refuses the commit of a container that did not run before and runs now, as when the
+// engine was still at the commit of a service that was killed, and has thawed it at the end of
+// that.
+func (e *Engine) checkStill(ctx context.Context, id string) error {
+	found, err := e.inspectNow(ctx, id)
+	if err == nil && fromInspect(found).Status == engine.StatusRunning {
+		err = fmt.Errorf("%w: another process has thawed it meanwhile", engine.ErrBusy)
+	}
+	return err
 }
 
 // committed is the engine's answer to a commit: the id of an image, or an error.
