@@ -112,12 +112,17 @@ func (e *Engine) withStopSignal(ctx context.Context, spec engine.ContainerSpec, 
 
 // Start implements [engine.Engine]. Starting a running container succeeds.
 func (e *Engine) Start(ctx context.Context, id string) error {
-	unlock, err := e.locks.lockShared(ctx, id)
+	made := e.made.take(id)
+	lock := e.locks.lockShared
+	if !made { // another container may have to take its place
+		lock = func(ctx context.Context, id string) (func(), error) { return e.locks.lock(ctx, id) }
+	}
+	unlock, err := lock(ctx, id)
 	if err != nil {
 		return fmt.Errorf("start container %s: %w", id, err)
 	}
 	defer unlock()
-	if !e.made.take(id) {
+	if !made {
 		if err := e.prepareAgain(ctx, id); err != nil {
 			return err
 		}

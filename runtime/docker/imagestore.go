@@ -55,7 +55,7 @@ func (e *Engine) ListImages(ctx context.Context) ([]engine.Image, error) {
 	}
 	var images []engine.Image
 	for _, summary := range summaries {
-		if hidden(summary.RepoTags, summary.Labels) {
+		if hidden(summary.RepoTags, summary.RepoDigests, summary.Labels) {
 			continue
 		}
 		images = append(images, engine.Image{
@@ -190,7 +190,7 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 		}
 		ref = name.String()
 	}
-	if found, err := e.inspectAnyImage(ctx, ref); err == nil && hidden(found.RepoTags, labelsOf(found)) {
+	if found, err := e.inspectAnyImage(ctx, ref); err == nil && hidden(found.RepoTags, found.RepoDigests, labelsOf(found)) {
 		return fmt.Errorf("%s: %w: it is one of a snapshot", op, engine.ErrNotFound)
 	}
 	return e.call(ctx, op, forImageRemoval, func(ctx context.Context) error {

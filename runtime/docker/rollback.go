@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/mount"
 
 	"sandbox.internal/internal/failpoint"
@@ -114,6 +115,9 @@ func (e *Engine) rollback(ctx context.Context, id, name string) error {
 // replace puts a container of the image, and with the network, in the place of another one, which
 // is removed.
 func (e *Engine) replace(ctx context.Context, old container.InspectResponse, imageID string, network container.NetworkMode) error {
+	if err := e.checkLabels(ctx, old); err != nil {
+		return err
+	}
 	name := strings.TrimPrefix(old.Name, "/")
 	next := name + nextSuffix
 	if err := e.remove(ctx, next); err != nil { // of a call that was cut off
@@ -190,6 +194,9 @@ func (e *Engine) finish(ctx context.Context, name string) (bool, error) {
 // inspect returns what the engine has of a container, or of the one that is to take its place.
 func (e *Engine) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
 	found, err := e.inspectNow(ctx, id)
+	if err == nil && fromInspect(found).Status == engine.StatusRemoving {
+		err = e.awaitReplaced(ctx, id, found.ID)
+	}
 	if !errors.Is(err, engine.ErrNotFound) {
 		return found, err
 	}
@@ -201,6 +208,29 @@ func (e *Engine) inspect(ctx context.Context, id string) (container.InspectRespo
 		return e.inspectNow(ctx, id)
 	}
 	return found, err
+}
+
+// awaitReplaced waits until a container that is being removed is gone, if another one is to take
+// its place, as after a rollback that was cut off: it returns [engine.ErrNotFound] then, and nil
+// when there is no other one.
+func (e *Engine) awaitReplaced(ctx context.Context, name, id string) error {
+	if isContainerID(name) {
+		return nil
+	}
+	next, err := e.inspectNow(ctx, name+nextSuffix)
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case next.Config.Labels[replacesLabel] != id:
+		return nil
+	}
+	err = e.call(ctx, "await the removal of container "+id, forContainer, func(ctx context.Context) error { return e.waitRemoved(ctx, id) })
+	if err == nil {
+		err = engine.ErrNotFound
+	}
+	return err
 }
 
 func (e *Engine) inspectNow(ctx context.Context, id string) (found container.InspectResponse, err error) {
@@ -233,9 +263,40 @@ func settle(list []engine.Container, summaries []container.Summary) {
 func mountsOf(found container.InspectResponse) (mounts []engine.Mount, err error) {
 	label := found.Config.Labels[mountsLabel]
 	if label == "" || json.Unmarshal([]byte(label), &mounts) != nil {
-		return nil, fmt.Errorf("%w: an earlier version of the service has made the container, and not noted what it mounts", engine.ErrInvalid)
+		return nil, errEarlier
 	}
 	return mounts, nil
+}
+
+// errEarlier is why a container of an earlier version of the service cannot be made again.
+var errEarlier = fmt.Errorf("%w: an earlier version of the service has made the container, and not noted what it mounts", engine.ErrInvalid)
+
+// checkLabels refuses a container whose labels may be those of its image, which come to containers
+// of earlier versions: an image could say by them that its container mounts any path of the host.
+func (e *Engine) checkLabels(ctx context.Context, found container.InspectResponse) error {
+	if found.Config.Labels[baseLabel] == found.Image {
+		return nil
+	}
+	of, err := e.inspectAnyImage(ctx, found.Image)
+	if errors.Is(err, engine.ErrImage) {
+		return fmt.Errorf("%w: the image of the container was removed", engine.ErrInvalid)
+	}
+	if err != nil {
+		return err
+	}
+	if !labelled(found, of) {
+		return errEarlier
+	}
+	return nil
+}
+
+// labelled reports whether a container, made of the image, has the labels of this version. It has
+// the id of its image there, or of that which a snapshot adds to: no image can have the first in
+// its own labels, and none but those of snapshots the second.
+func labelled(found container.InspectResponse, of image.InspectResponse) bool {
+	base := found.Config.Labels[baseLabel]
+	k, isSnapshot := keptIn(of.RepoTags, labelsOf(of))
+	return base == found.Image || isSnapshot && k.Base == base
 }
 
 // mountsAgain returns the mounts of a container that is made or started again: a link may have come

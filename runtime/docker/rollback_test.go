@@ -2,6 +2,7 @@ package docker_test
 
 import (
 	"archive/tar"
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -97,6 +98,51 @@ func TestRollbackToLinks(t *testing.T) {
 	spec.Name, spec.Snapshot = "docker-test-"+uuid.NewString(), taken.Name
 	if _, err := b.Create(t.Context(), spec); !errors.As(err, &target) {
 		t.Errorf("a container with a link: %v, want a TargetError", err)
+	}
+}
+
+// TestRollbackOfForgedLabels: what an image says by labels that a container mounts is not mounted,
+// where the container has them from its image because an earlier version of the service made it.
+func TestRollbackOfForgedLabels(t *testing.T) {
+	b := newBench(t)
+	for _, base := range []string{"", b.imageID} {
+		forged, err := b.api.ContainerCreate(t.Context(), &container.Config{Image: b.imageID, Entrypoint: []string{"/probe", "sleep"}}, nil, nil, nil, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = b.Remove(context.WithoutCancel(t.Context()), forged.ID) }()
+		made, err := b.api.ContainerCommit(t.Context(), forged.ID, container.CommitOptions{Config: &container.Config{Labels: map[string]string{
+			"sandbox.internal/docker-mounts": `[{"HostPath": "/", "Target": "/host"}]`, "sandbox.internal/docker-image": base,
+		}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := b.RemoveImage(context.WithoutCancel(t.Context()), made.ID); err != nil {
+				t.Error(err)
+			}
+		}()
+		name := "docker-test-" + uuid.NewString()
+		if _, err := b.api.ContainerCreate(t.Context(), &container.Config{Image: made.ID, Labels: b.labels}, nil, nil, nil, name); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = b.Remove(context.WithoutCancel(t.Context()), name) }()
+		if err := b.Start(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		taken := b.take(t, name)
+		if taken.ImageID != made.ID {
+			t.Errorf("image label %q: the snapshot is of the image %s, want %s", base, taken.ImageID, made.ID)
+		}
+		if err := b.Rollback(t.Context(), name, taken.Name); !errors.Is(err, engine.ErrInvalid) {
+			t.Errorf("image label %q: %v, want ErrInvalid", base, err)
+		}
+		if found, err := b.api.ContainerInspect(t.Context(), name); err != nil || len(found.HostConfig.Mounts) > 0 {
+			t.Errorf("image label %q: the container mounts %+v, %v", base, found.HostConfig.Mounts, err)
+		}
+		if err := errors.Join(b.Remove(t.Context(), name), b.RemoveSnapshot(t.Context(), taken.Name)); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

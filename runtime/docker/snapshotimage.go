@@ -102,9 +102,15 @@ func isSnapshots(ref string) bool {
 	return strings.HasPrefix(ref, snapshotRepository+":") || strings.HasPrefix(ref, removedRepository+":")
 }
 
-// hidden reports whether an image belongs to a snapshot: it is none that a request can name.
-func hidden(names []string, labels map[string]string) bool {
-	return labels[snapshotLabel] != "" || labels[commitLabel] != "" || slices.ContainsFunc(names, isSnapshots)
+// hidden reports whether an image belongs to a snapshot: it is none that a request can name. The
+// labels alone do not say so, for any image can have them: one of a commit has no name, nor has one
+// of a snapshot that lost it to another program.
+func hidden(names, digests []string, labels map[string]string) bool {
+	if slices.ContainsFunc(names, isSnapshots) {
+		return true
+	}
+	pulled := slices.ContainsFunc(digests, func(digest string) bool { return !strings.HasPrefix(digest, "<none>@") })
+	return len(named(names)) == 0 && !pulled && labels[snapshotLabel]+labels[commitLabel] != ""
 }
 
 // keptIn returns the snapshot of an image, which has a name that only images of snapshots have.
@@ -237,7 +243,7 @@ func archiveOfImage(ref string, config imageConfig) (archive *bytes.Buffer, id s
 // inspectImage returns an image that a request may name. Those of snapshots are none.
 func (e *Engine) inspectImage(ctx context.Context, ref string) (image.InspectResponse, error) {
 	found, err := e.inspectAnyImage(ctx, ref)
-	if err == nil && hidden(found.RepoTags, labelsOf(found)) {
+	if err == nil && hidden(found.RepoTags, found.RepoDigests, labelsOf(found)) {
 		return image.InspectResponse{}, fmt.Errorf("look for image %s: %w: it is one of a snapshot", ref, engine.ErrImage)
 	}
 	return found, err

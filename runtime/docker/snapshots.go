@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -112,7 +113,9 @@ func (e *Engine) isTaking(name string) bool {
 }
 
 // TakeSnapshot implements [engine.Snapshots]. The container is not started, frozen, thawed, stopped
-// or removed by other calls meanwhile. The engine thaws it, also when this process is killed.
+// or removed by other calls meanwhile, nor, when ctx ends, until the engine has answered: it goes
+// on with the commit, with the container frozen. The engine thaws it, also when this process is
+// killed.
 func (e *Engine) TakeSnapshot(ctx context.Context, id string, options engine.SnapshotOptions) (engine.Snapshot, error) {
 	op := "take snapshot " + options.Name + " of container " + id
 	if err := e.CheckAbility(engine.AbilitySnapshots); err != nil {
@@ -137,13 +140,21 @@ func (e *Engine) TakeSnapshot(ctx context.Context, id string, options engine.Sna
 	if err != nil {
 		return engine.Snapshot{}, fmt.Errorf("%s: %w", op, err)
 	}
-	defer end()
 	unlock, err := e.locks.lock(ctx, found.ID, strings.TrimPrefix(found.Name, "/"))
 	if err != nil {
+		end()
 		return engine.Snapshot{}, fmt.Errorf("%s: %w", op, err)
 	}
-	defer unlock()
-	taken, err := e.takeSnapshot(ctx, found.ID, options)
+	var commits sync.WaitGroup
+	taken, err := e.takeSnapshot(ctx, found.ID, options, &commits)
+	release := func() {
+		commits.Wait()
+		unlock()
+		end()
+	}
+	if ctx.Err() == nil || !e.inBackground(release) {
+		release()
+	}
 	if err != nil {
 		return engine.Snapshot{}, fmt.Errorf("%s: %w", op, explainSnapshot(err))
 	}
@@ -162,7 +173,9 @@ func explainSnapshot(err error) error {
 	return err
 }
 
-func (e *Engine) takeSnapshot(ctx context.Context, id string, options engine.SnapshotOptions) (engine.Snapshot, error) {
+// takeSnapshot makes a snapshot of a container that is locked. When ctx ends, commits has what the
+// engine has not answered yet.
+func (e *Engine) takeSnapshot(ctx context.Context, id string, options engine.SnapshotOptions, commits *sync.WaitGroup) (engine.Snapshot, error) {
 	k, _, err := e.findSnapshot(ctx, options.Name)
 	if err == nil || !errors.Is(err, engine.ErrNoSnapshot) {
 		return k.describe(), err
@@ -172,7 +185,7 @@ func (e *Engine) takeSnapshot(ctx context.Context, id string, options engine.Sna
 		if err != nil {
 			return engine.Snapshot{}, err
 		}
-		committed, frozen, err := e.commit(ctx, found, options.Name)
+		committed, frozen, err := e.commit(ctx, found, options.Name, commits)
 		if errors.Is(err, engine.ErrBusy) && attempt < commitAttempts {
 			continue
 		}
@@ -180,8 +193,12 @@ func (e *Engine) takeSnapshot(ctx context.Context, id string, options engine.Sna
 			return engine.Snapshot{}, err
 		}
 		failpoint.Hit(CommittedFailpoint)
+		base := found.Image
+		if labelled(found, parent) {
+			base = baseOf(found)
+		}
 		k = kept{
-			Name: options.Name, Labels: options.Labels, Base: baseOf(found), Frozen: frozen, Created: time.Now().UTC().Round(0),
+			Name: options.Name, Labels: options.Labels, Base: base, Frozen: frozen, Created: time.Now().UTC().Round(0),
 		}
 		taken, err := e.keep(ctx, k, parent, committed, options.MaxBytes)
 		if failed := e.dropCommit(context.WithoutCancel(ctx), committed); failed != nil {
@@ -232,39 +249,95 @@ func (e *Engine) checkSnapshot(ctx context.Context, id string, maxBytes int64) (
 
 // commit has the engine make an image of the container, and returns its id, and for how long the
 // container was frozen.
-func (e *Engine) commit(ctx context.Context, found container.InspectResponse, name string) (id string, frozen time.Duration, err error) {
+func (e *Engine) commit(
+	ctx context.Context, found container.InspectResponse, name string, commits *sync.WaitGroup,
+) (id string, frozen time.Duration, err error) {
 	running := fromInspect(found).Status == engine.StatusRunning
 	var since time.Time
+	end := func(bool) {}
 	if running {
 		if since, err = e.now(ctx); err != nil {
 			return "", 0, err
 		}
-		end := e.unseen.begin(found.ID)
-		defer func() { end(err == nil && frozen > 0) }()
+		end = e.unseen.begin(found.ID)
 	}
-	var made container.CommitResponse
 	began := time.Now()
-	err = e.callWithin(ctx, commitTimeout, "commit container "+found.ID, meaning{notFound: engine.ErrNotFound}, func(ctx context.Context) (err error) {
-		made, err = e.api.ContainerCommit(ctx, found.ID, container.CommitOptions{
-			Pause: true, Config: &container.Config{Labels: map[string]string{commitLabel: name}},
+	made := e.beginCommit(ctx, found.ID, name, commits)
+	var answer committed
+	select {
+	case answer = <-made:
+	case <-ctx.Done():
+		commits.Go(func() {
+			answer := <-made
+			end(false)
+			if answer.id == "" {
+				return
+			}
+			if err := e.dropCommit(context.WithoutCancel(ctx), answer.id); err != nil {
+				e.log.Warn().Err(err).Str("image", answer.id).Msg("cannot remove the image of a commit; retried when snapshots are listed")
+			}
 		})
-		return err
-	})
+		return "", 0, ctx.Err()
+	}
+	defer func() { end(err == nil && frozen > 0) }()
 	lasted := time.Since(began)
 	switch {
-	case err != nil && strings.Contains(err.Error(), unableToFreeze):
-		return "", 0, fmt.Errorf("%w: %w", engine.ErrBusy, err)
-	case err != nil || !running:
-		return made.ID, 0, err
-	}
-	// An engine may go on when it could not freeze the container, and does not say so.
-	if frozen, err = e.frozenSince(ctx, found.ID, since, lasted); err == nil && frozen == 0 {
-		err = fmt.Errorf("%w: the engine could not freeze it", engine.ErrBusy)
+	case answer.err != nil && strings.Contains(answer.err.Error(), unableToFreeze):
+		return "", 0, fmt.Errorf("%w: %w", engine.ErrBusy, answer.err)
+	case answer.err != nil:
+		return "", 0, answer.err
+	case running:
+		// An engine may go on when it could not freeze the container, and does not say so.
+		if frozen, err = e.frozenSince(ctx, found.ID, since, lasted); err == nil && frozen == 0 {
+			err = fmt.Errorf("%w: the engine could not freeze it", engine.ErrBusy)
+		}
+	default:
+		err = e.checkStill(ctx, found.ID)
 	}
 	if err != nil {
-		return "", 0, errors.Join(err, e.dropCommit(context.WithoutCancel(ctx), made.ID))
+		return "", 0, errors.Join(err, e.dropCommit(context.WithoutCancel(ctx), answer.id))
 	}
-	return made.ID, frozen, nil
+	return answer.id, frozen, nil
+}
+
+// checkStill refuses the commit of a container that did not run before and runs now, as when the
+// engine was still at the commit of a service that was killed, and has thawed it at the end of
+// that.
+func (e *Engine) checkStill(ctx context.Context, id string) error {
+	found, err := e.inspectNow(ctx, id)
+	if err == nil && fromInspect(found).Status == engine.StatusRunning {
+		err = fmt.Errorf("%w: another process has thawed it meanwhile", engine.ErrBusy)
+	}
+	return err
+}
+
+// committed is the engine's answer to a commit: the id of an image, or an error.
+type committed struct {
+	id  string
+	err error
+}
+
+// beginCommit asks the engine for a commit. The request does not end with ctx, for the engine would
+// go on all the same, and nothing would say for how long the container is frozen.
+func (e *Engine) beginCommit(ctx context.Context, container, name string, commits *sync.WaitGroup) <-chan committed {
+	made := make(chan committed, 1)
+	commits.Go(func() {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer cancel()
+		defer context.AfterFunc(e.closing, cancel)()
+		var answer committed
+		answer.err = e.callWithin(ctx, commitTimeout, "commit container "+container, meaning{notFound: engine.ErrNotFound}, func(ctx context.Context) error {
+			image, err := e.api.ContainerCommit(ctx, container, commitOptions(name))
+			answer.id = image.ID
+			return err
+		})
+		made <- answer
+	})
+	return made
+}
+
+func commitOptions(name string) container.CommitOptions {
+	return container.CommitOptions{Pause: true, Config: &container.Config{Labels: map[string]string{commitLabel: name}}}
 }
 
 // frozenSince returns how long the container was frozen by a commit that began after since and took

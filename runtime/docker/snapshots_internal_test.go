@@ -106,3 +106,26 @@ func TestUnseen(t *testing.T) {
 		t.Error("a freeze of another is hidden")
 	}
 }
+
+// TestHidden: the images of snapshots and of commits are hidden, and none that only has their
+// labels.
+func TestHidden(t *testing.T) {
+	for _, tt := range []struct {
+		names, digests []string
+		label          string
+		want           bool
+	}{
+		{names: []string{"sandbox.invalid/snapshot:x"}, label: snapshotLabel, want: true},
+		{names: []string{"other:1", "sandbox.invalid/removed:x"}, want: true},
+		{label: commitLabel, want: true},
+		{names: []string{"<none>:<none>"}, digests: []string{"<none>@<none>"}, label: commitLabel, want: true},
+		{names: []string{"registry.example/image:1"}, label: snapshotLabel},
+		{names: []string{"registry.example/image:1"}, label: commitLabel},
+		{digests: []string{"registry.example/image@sha256:0"}, label: commitLabel},
+		{},
+	} {
+		if got := hidden(tt.names, tt.digests, map[string]string{tt.label: "any"}); got != tt.want {
+			t.Errorf("an image with the names %q, the digests %q and the label %q: hidden is %v", tt.names, tt.digests, tt.label, got)
+		}
+	}
+}
