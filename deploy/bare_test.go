@@ -3,12 +3,16 @@ package deploy_test
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sandbox.internal/test/e2e/conformance/localengine"
@@ -137,13 +141,28 @@ func enterWith(t *testing.T, root string, directories []string, script string, a
 }
 
 // removeGroups removes the control groups of the local engine with that data directory when the
-// test has ended: a script that fails leaves them, without processes.
+// test has ended: a script that fails leaves them, without processes. Groups of other services come
+// and go meanwhile.
 func removeGroups(t *testing.T, data string) {
 	t.Cleanup(func() {
 		name := fmt.Sprintf("sandbox-%x", sha256.Sum256([]byte(data)))[:len("sandbox-")+8]
-		output, err := wait.Command(t, "find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/"+name+"*", "-print", "-exec", "rmdir", "{}", ";").CombinedOutput()
-		if err != nil || len(output) > 0 {
-			t.Errorf("control groups are left: %v\n%s", err, output)
+		var left []string
+		err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV): // the group is gone
+				return nil
+			case err != nil:
+				return err
+			case entry.IsDir() && strings.Contains(path, "/"+name):
+				left = append(left, path)
+			}
+			return nil
+		})
+		for _, group := range slices.Backward(left) {
+			err = errors.Join(err, os.Remove(group))
+		}
+		if err != nil || len(left) > 0 {
+			t.Errorf("control groups are left: %v\n%s", err, strings.Join(left, "\n"))
 		}
 	})
 }
