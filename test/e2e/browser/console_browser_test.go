@@ -264,7 +264,7 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 		)
 	}
 	b.run(t, named("srv/")+".click()")
-	b.until(t, says("The directory is empty"))
+	b.until(t, says("The folder is empty"))
 	b.run(t, named("New file…")+".click()")
 	b.enter(t, "#name", "made.txt\r")
 	b.until(t, named("made.txt")+" !== undefined") // the page watches the directory

@@ -120,7 +120,7 @@ func TestConsoleFiles(t *testing.T) {
 					DragOperationsMask: 1},
 			}))
 		}
-		b.until(t, says("directories cannot be uploaded"))
+		b.until(t, says("folders cannot be uploaded"))
 	})
 	// The page asks whether a new file is there.
 	b.unexpected(t, "404 (Not Found) "+s.URL+"/console/api/v1/sandboxes/"+id+"/proxy/44772/files/info?")
