@@ -111,7 +111,7 @@ func (l *Lifecycle) Validate() error {
 	case l == nil:
 		return nil
 	case l.OnIdle == onIdleHibernate:
-		return Unsupportedf("lifecycle.onIdle: hibernate needs checkpoints of memory, which are not implemented: use pause")
+		return Unsupportedf("lifecycle.onIdle: hibernate is not implemented: use pause")
 	case l.OnIdle != OnIdleNone && l.OnIdle != OnIdlePause && l.OnIdle != OnIdleDelete:
 		return Invalidf("lifecycle.onIdle: must be none, pause or delete, not %.40q", l.OnIdle)
 	case l.OnTimeout != OnTimeoutDelete && l.OnTimeout != OnTimeoutPause:

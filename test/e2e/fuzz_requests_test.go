@@ -98,7 +98,7 @@ func TestFuzzLifecycle(t *testing.T) {
 	f.expected["updateLifecycle 501"] = "hibernation is not implemented"
 	f.expected["createSandbox 501"] = f.expected["updateLifecycle 501"]
 	f.expected["pauseSandbox 501"] = "a Docker Engine does not pause with files alone"
-	f.expected["takeSnapshot 501"] = "snapshots of memory are not implemented"
+	f.expected["takeSnapshot 501"] = "a Docker Engine keeps no memory"
 	f.expected["forkSandbox 501"] = f.expected["takeSnapshot 501"]
 	f.expected["getSnapshotDiff 501"] = "a Docker Engine does not compare snapshots"
 	// Nothing listens on that port: pulls fail at once, and reach no registry.
