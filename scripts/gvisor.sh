@@ -31,5 +31,5 @@ fi
 export PATH=$folder:$PATH
 # The engine's own tests run with every runtime that is in PATH, those of the whole with the one that is chosen.
 go test -timeout 30m "$@" ./runtime/oci
-go test -timeout 30m -run '^(TestConformance|TestEscape|TestMemorySnapshot)$' "$@" ./test/e2e/local -runtime runsc
+go test -timeout 30m -run '^(TestConformance|TestEscape|TestGVisor)$' "$@" ./test/e2e/local -runtime runsc
 go test -timeout 30m -run '^TestCells$/^sandbox_direct' "$@" ./test/e2e/cells -runtime runsc

@@ -69,7 +69,7 @@ with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
 # Kubernetes and takes 16 to 21 minutes beside other packages: it has a longer limit than the others, and begins first. The other packages with a
 # cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
 all() {
-	local module packages cluster alone first kube
+	local module packages cluster alone first kube gvisor='^TestGVisor$'
 	module=$(go list -m)
 	mapfile -t packages < <(scripts/packages.sh --all)
 	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false "${packages[@]}" >/dev/null
@@ -80,13 +80,16 @@ all() {
 	begin=(CGO_ENABLED=1 go test -race)
 	without_race 35m "$@" ./test/e2e/kube >"$output.kube" 2>&1 &
 	kube=$!
-	with_race "$limit" -p "$(nproc)" "$@" "${first[@]}" | tee -a "$output" || failed=1
+	with_race "$limit" -p "$(nproc)" -skip "$gvisor" "$@" "${first[@]}" | tee -a "$output" || failed=1
 	wait "$kube" || failed=1
 	tee -a "$output" <"$output.kube"
 	with_race "$limit" -p "$(nproc)" "$@" "${cluster[@]}" | tee -a "$output" || failed=1
 	without_race "$limit" "$@" ./test/e2e | tee -a "$output" || failed=1
 	with_race "$limit" -p "$(nproc)" "$@" ./runtime/jupyter ./execd/api ./test/e2e/goclient | tee -a "$output" || failed=1
-	without_race "$limit" -p "$(nproc)" "$@" ./test/e2e/{browser,cells,local} | tee -a "$output" || failed=1
+	without_race "$limit" -p "$(nproc)" -skip "$gvisor" "$@" ./test/e2e/{browser,cells,local} | tee -a "$output" || failed=1
+	# The only ones that need runsc: with it in PATH, all tests of the engine would run once more.
+	PATH="$(scripts/gvisor.sh --build):$PATH" without_race "$limit" -run "$gvisor" "$@" ./runtime/oci | tee -a "$output" || failed=1
+	PATH="$(scripts/gvisor.sh --build):$PATH" without_race "$limit" -run "$gvisor" "$@" ./test/e2e/local -runtime runsc | tee -a "$output" || failed=1
 	machine=$(command=test; facts | sha256sum | cut -c1-16)
 	without_engine -p "$(nproc)" "$@" ./deploy ./test/e2e/clients | tee -a "$output" || failed=1
 	without_engine -p 1 "$@" "${alone[@]}" | tee -a "$output" || failed=1
@@ -102,7 +105,7 @@ else
 	# The one mostly waits for packages, while the other compiles.
 	xargs -d '\n' -P 2 -I {} bash -ec '{}' <<-JOBS
 		scripts/images.sh server controller ingress python code-interpreter && scripts/images.sh --archives execd egress busybox base python host code-interpreter
-		test/cluster/build.sh
+		test/cluster/build.sh && scripts/gvisor.sh --build >/dev/null
 	JOBS
 	machine=$(facts | sha256sum | cut -c1-16)
 	all "$@"

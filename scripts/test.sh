@@ -25,7 +25,7 @@ announce() {
 		say "make test: gofmt, vet, and the tests of the packages, the local engine with crun, the command line, the Go, Python and TypeScript" \
 			"clients, and Python kernels. It uses no Docker Engine and no cluster."
 	else
-		say "make test-all: staticcheck, fuzz tests, and every test: also Docker, runc, every kernel, a Kubernetes and a browser, with the" \
+		say "make test-all: staticcheck, fuzz tests, and every test: also Docker, runc, gVisor, every kernel, a Kubernetes and a browser, with the" \
 			"race detector what runs in the process of its test; at last, alone, the performance gate."
 	fi
 	say "the last time here: $(cat "$SANDBOX_CACHE/times/$command" 2>/dev/null || echo "none")"

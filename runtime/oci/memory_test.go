@@ -14,12 +14,12 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// rememberSite is a place for containers whose processes can be kept. The test is skipped where the
-// runtime that can is missing.
+// rememberSite is a place for containers whose processes can be kept. The runtime that can has to
+// be there: make test leaves these tests out, by their names.
 func rememberSite(t testing.TB) site {
 	t.Helper()
 	if !slices.Contains(runtimes(t), "runsc") {
-		t.Skip("this needs runsc in PATH: scripts/gvisor.sh --build")
+		t.Fatal("these tests need runsc in PATH: scripts/gvisor.sh --build makes it, and prints its directory")
 	}
 	return newSite(t, "runsc")
 }
@@ -53,9 +53,18 @@ func remember(t testing.TB, e *oci.Engine, id, name string) engine.Snapshot {
 	return taken
 }
 
-// TestMemory: the processes of a container go on from a snapshot, with their open files, as often
-// as it is rolled back, also after another Engine was opened.
-func TestMemory(t *testing.T) {
+// TestGVisor has what containers with gVisor alone can do.
+func TestGVisor(t *testing.T) {
+	t.Run("memory", testMemory)
+	t.Run("memory is refused", testMemoryRefuses)
+	t.Run("memory is lost", testMemoryLost)
+	t.Run("memory and kills", testMemoryKilled)
+	t.Run("memory and machine id", testMemoryMachineID)
+}
+
+// testMemory: the processes of a container go on from a snapshot, with their open files, as
+// often as it is rolled back, also after another Engine was opened.
+func testMemory(t *testing.T) {
 	for name, change := range map[string]func(*site){
 		"unbounded": func(*site) {},
 		"bounded":   func(s *site) { s.DiskBytes, s.KeepFiles = 64<<20, true },
@@ -105,9 +114,9 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryRefuses: memory is kept of nothing but what can be restored, and given back to nothing
-// but the container that it is of.
-func TestMemoryRefuses(t *testing.T) {
+// testMemoryRefuses: memory is kept of nothing but what can be restored, and given back to
+// nothing but the container that it is of.
+func testMemoryRefuses(t *testing.T) {
 	s := rememberSite(t)
 	e := s.mustOpen(t)
 	imageID := loadProbe(t, e)
@@ -198,9 +207,9 @@ func (s site) changeMemory(t *testing.T, field, value string) (restore func()) {
 	}
 }
 
-// TestMemoryLost: a container whose processes cannot be restored starts on the files of the
+// testMemoryLost: a container whose processes cannot be restored starts on the files of the
 // snapshot, and the reason is known.
-func TestMemoryLost(t *testing.T) {
+func testMemoryLost(t *testing.T) {
 	s := rememberSite(t)
 	e := s.mustOpen(t)
 	id := start(t, e, remembering(loadProbe(t, e)))
@@ -233,10 +242,10 @@ func TestMemoryLost(t *testing.T) {
 	s.checkNothingLeft(t)
 }
 
-// TestMemoryKilled: a service that is killed while it takes a snapshot of memory leaves the
+// testMemoryKilled: a service that is killed while it takes a snapshot of memory leaves the
 // container running, and either the snapshot or nothing of it; one that is killed while it rolls
 // back leaves a container that is given the processes of the snapshot in the end.
-func TestMemoryKilled(t *testing.T) {
+func testMemoryKilled(t *testing.T) {
 	s := rememberSite(t)
 	e := s.mustOpen(t)
 	id := start(t, e, remembering(loadProbe(t, e)))
@@ -294,9 +303,9 @@ func TestMemoryKilled(t *testing.T) {
 	s.checkNothingLeft(t)
 }
 
-// TestMemoryMachineID: the processes of a container go on that has written a machine id, which its
-// image does not have, and those of one that was given a machine id of its own.
-func TestMemoryMachineID(t *testing.T) {
+// testMemoryMachineID: the processes of a container go on that has written a machine id,
+// which its image does not have, and those of one that was given a machine id of its own.
+func testMemoryMachineID(t *testing.T) {
 	s := rememberSite(t)
 	e := s.mustOpen(t)
 	id := start(t, e, remembering(loadProbe(t, e)))

@@ -31,12 +31,12 @@ while True:
 // asking prints what the counter answers.
 const asking = `python3 -c 'import socket; print(socket.create_connection(("127.0.0.1", 9000)).recv(99).decode())'`
 
-// TestMemorySnapshot: processes, files without a name and a Jupyter kernel are as they were when a
+// TestGVisor: processes, files without a name and a Jupyter kernel are as they were when a
 // snapshot of memory was taken, after each rollback to it, also by a service that was killed
 // before.
-func TestMemorySnapshot(t *testing.T) {
+func TestGVisor(t *testing.T) {
 	if !localengine.OwnKernel(*usual) {
-		t.Skip("processes are kept by gVisor alone: -runtime runsc")
+		t.Fatal("processes are kept by gVisor alone: -runtime runsc, and what scripts/gvisor.sh --build prints in PATH")
 	}
 	t.Parallel()
 	on := newMachines()
