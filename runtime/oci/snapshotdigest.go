@@ -108,5 +108,6 @@ func (e *Engine) replaceHashes(id, digest string, hashes treediff.Hashes) error 
 	if err := hashes.Write(&content, digest); err != nil {
 		return err
 	}
+	defer e.snapshots.WeighLists(id)
 	return layout.ReplaceFile(e.snapshots.Hashes(id), content.Bytes())
 }

@@ -100,6 +100,7 @@ func (m *Making) Commit(record Record, index treecopy.Index) (Record, error) {
 		return Record{}, err
 	}
 	m.close()
+	record.Lists = listBytes(directory)
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()
 	delete(m.store.making, m.name)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/internal/layout"
 )
@@ -42,6 +44,9 @@ type Record struct {
 	Files            int
 	Frozen           time.Duration
 	Created          time.Time
+	// Lists is what the index and the hashes of the tree take on the disk, in bytes. The store reads
+	// it from there.
+	Lists int64 `json:"-"`
 	// Memory is what it has besides the tree; nil when that is nothing.
 	Memory *Memory `json:",omitempty"`
 	// Removed is set when the snapshot was removed, and something needs it.
@@ -69,7 +74,7 @@ func (r Record) Chain() []string { return append(slices.Clone(r.Base), r.ID) }
 // Describe returns what a caller of the engine sees.
 func (r Record) Describe() engine.Snapshot {
 	s := engine.Snapshot{
-		Name: r.Name, Labels: maps.Clone(r.Labels), ImageID: r.ImageID, Bytes: r.Bytes, Exclusive: r.Exclusive,
+		Name: r.Name, Labels: maps.Clone(r.Labels), ImageID: r.ImageID, Bytes: r.Bytes, Exclusive: r.Exclusive + r.Lists,
 		Files: r.Files, Frozen: r.Frozen, Created: r.Created, Memory: r.Memory != nil,
 	}
 	if r.Memory != nil {
@@ -100,5 +105,18 @@ func readRecord(directory string) (Record, error) {
 	if err != nil {
 		return r, fmt.Errorf("cannot read the record %s of a snapshot: %w (remove the file to give the snapshot up)", path, err)
 	}
+	r.Lists = listBytes(directory)
 	return r, nil
+}
+
+// listBytes returns what the index and the hashes in the directory of a snapshot take on the disk.
+// One that is not there, or cannot be looked at, takes nothing.
+func listBytes(directory string) (bytes int64) {
+	for _, name := range []string{indexFile, hashesFile} {
+		var info unix.Stat_t
+		if unix.Lstat(filepath.Join(directory, name), &info) == nil {
+			bytes += info.Blocks * 512
+		}
+	}
+	return bytes
 }

@@ -215,6 +215,16 @@ func (s *Store) Index(id string) string { return filepath.Join(s.path(id), index
 // Hashes is the file with the hashes of what a snapshot's tree has.
 func (s *Store) Hashes(id string) string { return filepath.Join(s.path(id), hashesFile) }
 
+// WeighLists reads what the lists of a snapshot take on the disk, after one was written.
+func (s *Store) WeighLists(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if record, ok := s.byID[id]; ok {
+		record.Lists = listBytes(s.path(id))
+		s.byID[id] = record
+	}
+}
+
 // Memory returns what a snapshot has of the processes of a container, and the directory with it. ok
 // is false when there is nothing.
 func (s *Store) Memory(id string) (memory Memory, directory string, ok bool) {
