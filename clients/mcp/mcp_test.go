@@ -16,6 +16,7 @@ import (
 
 	sandbox "sandbox.internal/clients/go"
 	server "sandbox.internal/clients/mcp"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -81,7 +82,7 @@ func connect(t *testing.T, url string) *mcp.ClientSession {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(session.Close(), <-served); err != nil {
+		if err := errors.Join(session.Close(), wait.For(t, "the end of the session", served)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -55,7 +55,7 @@ func TestServeWithoutEpollWatches(t *testing.T) {
 		t.Error("the connection was not accepted")
 	}
 	cancel()
-	if err := <-served; err != nil {
+	if err := wait.For(t, "the end of the server", served); err != nil {
 		t.Error(err)
 	}
 }

@@ -73,14 +73,14 @@ func TestArrivals(t *testing.T) {
 		send("GET / HT")
 		settles(true)
 		send("TP/1.1\nHost: x\n\n")
-		<-began
+		wait.For(t, "a request", began)
 		if !arrivals.Pending() {
 			t.Error("the request is not pending while its handler runs")
 		}
 		release <- struct{}{}
 		settles(false)
 		send("GET /disregard HTTP/1.1\nHost: x\n\n")
-		<-began
+		wait.For(t, "a request that is disregarded", began)
 		if arrivals.Pending() {
 			t.Error("the request that was disregarded is pending")
 		}
@@ -88,7 +88,7 @@ func TestArrivals(t *testing.T) {
 		settles(false)
 	}
 	send("GET /upgrade HTTP/1.1\nHost: x\n\n")
-	<-began
+	wait.For(t, "a request that is upgraded", began)
 	send("something in another protocol")
 	if arrivals.Pending() {
 		t.Error("the connection that was taken over counts")

@@ -156,7 +156,7 @@ func TestUnauthenticatedHeadersAreBounded(t *testing.T) {
 		}()
 	}
 	for range cap(cut) - 1 {
-		if err := <-cut; !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		if err := wait.For(t, "the end of a connection", cut); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("one that has sent too much is not closed: %v", err)
 		}
 	}

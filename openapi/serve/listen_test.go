@@ -56,7 +56,7 @@ func TestStopLetsStreamsFinish(t *testing.T) {
 	if err != nil || string(data) != "data: goodbye\n\n" {
 		t.Errorf("the stream ended with %q, %v", data, err)
 	}
-	if err := <-s.served; err != nil {
+	if err := wait.For(t, "the end of the server", s.served); err != nil {
 		t.Errorf("Serve returned %v", err)
 	}
 	if _, err := net.Dial("tcp", s.addr); err == nil {
@@ -101,10 +101,10 @@ func TestStopWaitsForRequestsInFlight(t *testing.T) {
 	default:
 	}
 	close(release)
-	if r := <-got; r.answer != "done" || r.err != nil {
+	if r := wait.For(t, "the answer", got); r.answer != "done" || r.err != nil {
 		t.Errorf("got %q, %v", r.answer, r.err)
 	}
-	if err := <-s.served; err != nil {
+	if err := wait.For(t, "the end of the server", s.served); err != nil {
 		t.Errorf("Serve returned %v", err)
 	}
 }
@@ -131,7 +131,7 @@ func TestStopCutsOffWhatOutlastsTheGrace(t *testing.T) {
 			defer response.Body.Close()
 			stopped := time.Now()
 			s.stop()
-			if err := <-s.served; err != nil {
+			if err := wait.For(t, "the end of the server", s.served); err != nil {
 				t.Errorf("Serve returned %v", err)
 			}
 			if took := time.Since(stopped); took < grace || took > grace+30*time.Second {
@@ -174,7 +174,7 @@ func TestCutOffRequestDoesNotSucceed(t *testing.T) {
 	}()
 	wait.For(t, "the request to be handled", entered)
 	s.stop()
-	if got := <-status; got != 0 && got != http.StatusServiceUnavailable {
+	if got := wait.For(t, "the answer", status); got != 0 && got != http.StatusServiceUnavailable {
 		t.Errorf("status %d, want 503 or a closed connection", got)
 	}
 	if line := s.logs.find(t, "request", "route",
@@ -188,7 +188,7 @@ func TestIdleConnectionsDoNotDelayTheStop(t *testing.T) {
 	s.request("GET", "/health", "")
 	stopped := time.Now()
 	s.stop()
-	if err := <-s.served; err != nil || time.Since(stopped) > 30*time.Second {
+	if err := wait.For(t, "the end of the server", s.served); err != nil || time.Since(stopped) > 30*time.Second {
 		t.Errorf("stopped after %v with %v", time.Since(stopped), err)
 	}
 }
@@ -281,7 +281,7 @@ func TestContextUntilDraining(t *testing.T) {
 	go func() { answered <- s.request("GET", "/v1/widgets/w1", "").body }()
 	wait.For(t, "the request to wait", waits)
 	s.stop()
-	if got := <-answered; got != "in peace" {
+	if got := wait.For(t, "the answer", answered); got != "in peace" {
 		t.Errorf("got %q", got)
 	}
 }

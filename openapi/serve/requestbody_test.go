@@ -85,7 +85,7 @@ func patient(t *testing.T, handler http.Handler, limit time.Duration) string {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-served; err != nil {
+		if err := wait.For(t, "the end of the server", served); err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})

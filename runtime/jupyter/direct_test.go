@@ -243,9 +243,7 @@ func TestDirectKernelKilledMidCell(t *testing.T) {
 	if said.String() != "last words\n" {
 		t.Errorf("said: %q", said.String())
 	}
-	if _, open := <-k.Done(); open {
-		t.Error("Done is closed")
-	}
+	wait.For(t, "the end of the kernel", k.Done())
 	if _, err := k.Execute(t.Context(), "1", func(kernel.Output) {}); !errors.Is(err,
 		kernel.ErrEnded) {
 		t.Errorf("execute: %v", err)
@@ -289,7 +287,7 @@ while True: time.sleep(1)`, func(o kernel.Output) {
 	if processExists(pid) {
 		t.Error("the process is still there")
 	}
-	if err := <-done; !errors.Is(err, kernel.ErrEnded) {
+	if err := wait.For(t, "the end of the execution", done); !errors.Is(err, kernel.ErrEnded) {
 		t.Errorf("the cell: %v", err)
 	}
 }

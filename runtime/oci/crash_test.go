@@ -179,7 +179,7 @@ func (s *service) read(output io.Reader, ready func()) {
 func (s *service) kill(t *testing.T) {
 	t.Helper()
 	_ = s.command.Process.Kill()
-	<-s.done
+	wait.For(t, "the end of the process", s.done)
 	_ = s.command.Wait()
 	for _, line := range s.wrong {
 		t.Error(line)

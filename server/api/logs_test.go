@@ -14,6 +14,7 @@ import (
 	httpserve "sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // following is a backend whose sandbox prints a line and goes on until it ends.
@@ -85,7 +86,7 @@ func TestFollowedLogWhenTheServiceStops(t *testing.T) {
 				t.Errorf("the log ends with %q, %v", rest, err)
 			}
 			stop()
-			if err := <-served; err != nil {
+			if err := wait.For(t, "the end of the server", served); err != nil {
 				t.Error(err)
 			}
 		})

@@ -305,7 +305,7 @@ func TestUploadToAPort(t *testing.T) {
 	}()
 	defer func() {
 		stop()
-		if err := <-served; err != nil {
+		if err := wait.For(t, "the end of the server", served); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -23,6 +23,7 @@ import (
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/ingress"
 	"sandbox.internal/server/proxy"
+	"sandbox.internal/test/wait"
 )
 
 // net/http waits half a second before it closes a connection whose client may still send.
@@ -123,7 +124,7 @@ func listen(t *testing.T, path string, handler http.Handler) string {
 	go func() { served <- serve.Serve(ctx, listener, watched, serve.ServeOptions{Logger: zerolog.Nop()}) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-served; err != nil {
+		if err := wait.For(t, "the end of the server", served); err != nil {
 			t.Error(err)
 		}
 	})
@@ -199,7 +200,7 @@ func startIngress(t *testing.T, routes string, port int) route {
 	go func() { stopped <- app.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-stopped; err != nil {
+		if err := wait.For(t, "the end of the service", stopped); err != nil {
 			t.Error(err)
 		}
 	})

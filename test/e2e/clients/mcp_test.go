@@ -107,7 +107,7 @@ func testEarlierProtocol(t *testing.T, s *service, id, key string) {
 	}
 	send(cancelled)
 	awaitProcess(t, s, id, marker, false)
-	<-over
+	wait.For(t, "the end of the call", over)
 }
 
 // testImages: what can be looked at comes as an image.
@@ -192,7 +192,7 @@ func TestMCPOverStdio(t *testing.T) {
 	}()
 	awaitProcess(t, s, id, marker, true)
 	_ = toServer.Close()
-	if err := <-served; err != nil {
+	if err := wait.For(t, "the end of the server", served); err != nil {
 		t.Error(err)
 	}
 	awaitProcess(t, s, id, marker, false)
@@ -422,7 +422,7 @@ func testTools(t *testing.T, a *agent, id, prints string) {
 	first := a.progress[0]
 	a.mu.Unlock()
 	a.call("write_file", with(map[string]any{"path": "/w/go", "content": ""}))
-	if got := <-running; first != "halfway" || !strings.Contains(got, "there") {
+	if got := wait.For(t, "the end of the command", running); first != "halfway" || !strings.Contains(got, "there") {
 		t.Errorf("reported %q, then %q", first, got)
 	}
 }
@@ -445,5 +445,5 @@ func testLeave(t *testing.T, s *service, a *agent, id, marker string, gone bool)
 	}
 	awaitProcess(t, s, id, marker, false)
 	cancel()
-	<-done
+	wait.For(t, "the end of the call", done)
 }
