@@ -96,7 +96,7 @@ func (s *Store) Related(to Record) []string {
 		}
 	}
 	if last.ID != "" && to.Source != "" {
-		ids = append(ids, last.ID)
+		ids = append(ids, last.TreeID())
 	}
 	return ids
 }
@@ -121,7 +121,7 @@ func (s *Store) left() map[string]int64 {
 	slices.SortFunc(listed, func(a, b Record) int { return a.Created.Compare(b.Created) })
 	left, seen := map[string]int64{}, map[string]bool{}
 	for _, record := range listed {
-		s.below(record.Base, seen, func(removed Record) { left[record.ID] += removed.Exclusive })
+		s.below(record.needs(), seen, func(removed Record) { left[record.ID] += removed.Exclusive })
 	}
 	for id, removed := range s.byID {
 		if !removed.Removed || seen[id] || removed.Source == "" {
@@ -158,7 +158,7 @@ func (s *Store) Uncounted(chain []string) (bytes int64) {
 	seen := map[string]bool{}
 	for _, record := range s.byID {
 		if !record.Removed {
-			s.below(record.Base, seen, func(Record) {})
+			s.below(record.needs(), seen, func(Record) {})
 		}
 	}
 	s.below(chain, seen, func(removed Record) { bytes += removed.Exclusive })

@@ -173,7 +173,7 @@ func (s *Store) HoldLast(source string) (last Record, release func(), ok bool) {
 	if !ok {
 		return Record{}, func() {}, false
 	}
-	return last, s.hold(last.ID), true
+	return last, s.hold(last.TreeID()), true
 }
 
 // hold keeps snapshots. mu is held.
@@ -352,7 +352,7 @@ func (s *Store) allNeeded() map[string]bool {
 		needed[id] = true
 	}
 	for _, other := range s.byID {
-		for _, id := range other.Base {
+		for _, id := range other.needs() {
 			needed[id] = true
 		}
 	}
