@@ -67,12 +67,12 @@ type Memory struct {
 	Bytes     int64 // of the files, on the disk
 }
 
-// TreeID is the id of the snapshot whose tree, index and hashes this one has: its own, or that of an
-// earlier one.
+// TreeID is the id of the snapshot whose tree, index and hashes this one has: its own, or that of
+// an earlier one.
 func (r Record) TreeID() string { return cmp.Or(r.Shares, r.ID) }
 
-// Chain are the ids of all snapshots that a container has which begins with this one, lowest first.
-// They are the ids of trees.
+// Chain are the ids of the trees that a container has which begins with this one, lowest first: each
+// is that of a snapshot.
 func (r Record) Chain() []string { return append(slices.Clone(r.Base), r.TreeID()) }
 
 // needs are the ids of the snapshots whose trees this one needs besides its own.
