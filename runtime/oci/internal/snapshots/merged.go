@@ -96,7 +96,7 @@ func (s *Store) Related(to Record) []string {
 		}
 	}
 	if last.ID != "" && to.Source != "" {
-		ids = append(ids, last.ID)
+		ids = append(ids, last.TreeID())
 	}
 	return ids
 }
@@ -121,7 +121,7 @@ func (s *Store) left() map[string]int64 {
 	slices.SortFunc(listed, func(a, b Record) int { return a.Created.Compare(b.Created) })
 	left, lists, seen := map[string]int64{}, map[string]int64{}, map[string]bool{}
 	for _, record := range listed {
-		s.below(record.Base, seen, func(removed Record) {
+		s.below(record.needs(), seen, func(removed Record) {
 			left[record.ID] += removed.Exclusive
 			lists[record.ID] += removed.Lists
 		})
@@ -165,7 +165,7 @@ func (s *Store) Uncounted(chain []string) (bytes int64) {
 	seen := map[string]bool{}
 	for _, record := range s.byID {
 		if !record.Removed {
-			s.below(record.Base, seen, func(Record) {})
+			s.below(record.needs(), seen, func(Record) {})
 		}
 	}
 	s.below(chain, seen, func(removed Record) { bytes += removed.Exclusive + removed.Lists })

@@ -1,6 +1,7 @@
 package snapshots
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,6 +39,9 @@ type Record struct {
 	// Base are the ids of the snapshots that the container began with, lowest first: the tree lies
 	// on theirs.
 	Base []string `json:",omitempty"`
+	// Shares is the id of the snapshot whose tree, index and hashes this one has, because the upper
+	// layer had not changed since; empty for one with its own.
+	Shares string `json:",omitempty"`
 	// Source identifies the upper layer that the tree is a copy of.
 	Source           string
 	Bytes, Exclusive int64 // of the tree
@@ -68,8 +72,21 @@ type Memory struct {
 	Bytes     int64 // of the files, on the disk
 }
 
-// Chain are the ids of all snapshots that a container has which begins with this one, lowest first.
-func (r Record) Chain() []string { return append(slices.Clone(r.Base), r.ID) }
+// TreeID is the id of the snapshot whose tree, index and hashes this one has: its own, or that of
+// an earlier one.
+func (r Record) TreeID() string { return cmp.Or(r.Shares, r.ID) }
+
+// Chain are the ids of the trees that a container has which begins with this one, lowest first: each
+// is that of a snapshot.
+func (r Record) Chain() []string { return append(slices.Clone(r.Base), r.TreeID()) }
+
+// needs are the ids of the snapshots whose trees this one needs besides its own.
+func (r Record) needs() []string {
+	if r.Shares == "" {
+		return r.Base
+	}
+	return r.Chain()
+}
 
 // Describe returns what a caller of the engine sees.
 func (r Record) Describe() engine.Snapshot {
