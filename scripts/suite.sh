@@ -70,6 +70,7 @@ with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
 # cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
 all() {
 	local module packages cluster alone first kube gvisor='^TestGVisor$'
+	export TEST_LONG=1 # what reads it goes on for longer than in make test, see test/random
 	module=$(go list -m)
 	mapfile -t packages < <(scripts/packages.sh --all)
 	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false "${packages[@]}" >/dev/null
