@@ -33,6 +33,7 @@ func eachSnapshotting(t *testing.T, test func(t *testing.T, s site)) {
 		"bounded":            func(s *site) { s.Users, s.DiskBytes = oci.UserNamespacesOff, 64<<20 },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t, "crun")
 			change(&s)
 			test(t, s)
