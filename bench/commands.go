@@ -5,41 +5,47 @@ import (
 	"time"
 )
 
-// measureCommands measures how fast a command begins and ends, one client on one kept connection.
-func (b *bench) measureCommands(ctx context.Context) error {
-	p, daemon, err := b.startExecd(ctx)
+// commands has how fast a command begins and ends, of one client on one kept connection.
+func commands() group {
+	return sharing(withDaemon,
+		one(row{name: "command", what: "command `true`: POST to its completion event",
+			floor: "fork, exec and wait of `bash -c true`",
+			unit:  milliseconds, target: ratio(1.5), gate: true},
+			func(ctx context.Context, run *bench, with daemonAndWorker) (pair, error) {
+				return run.inTurns(ctx, run.rounds(1000, 100), sides{ours: with.daemon.roundTrip, floor: with.floor.one("spawn")})
+			}),
+		one(row{name: "first-byte", what: "first byte of a command's output",
+			floor: "the same process read through a pipe",
+			unit:  milliseconds, target: difference(2), gate: true},
+			func(ctx context.Context, run *bench, with daemonAndWorker) (pair, error) {
+				return run.inTurns(ctx, run.rounds(500, 50), sides{ours: with.daemon.firstByte, floor: with.floor.one("first-byte")})
+			}),
+		one(row{name: "stop", what: "interrupt of a command until its stream has reported the end",
+			floor: "SIGTERM and wait of the same process",
+			unit:  milliseconds, target: difference(2), gate: true},
+			func(ctx context.Context, run *bench, with daemonAndWorker) (pair, error) {
+				return run.inTurns(ctx, run.rounds(500, 50), sides{ours: with.daemon.stopped, floor: with.floor.one("stop")})
+			}))
+}
+
+// daemonAndWorker is a daemon that the bench started, and what does the floor's jobs.
+type daemonAndWorker struct {
+	daemon execd
+	floor  worker
+}
+
+func withDaemon(ctx context.Context, run *bench, do func(daemonAndWorker) error) error {
+	p, daemon, err := startExecd(ctx, run)
 	if err != nil {
 		return err
 	}
 	defer p.stop()
-	floor, err := b.startWorker(ctx)
+	floor, err := startWorker(ctx, run)
 	if err != nil {
 		return err
 	}
 	defer floor.Stop()
-	if b.selected(rowCommand) {
-		err := b.inTurns(ctx, rowCommand, b.rounds(1000, 100), sides{
-			ours:  daemon.roundTrip,
-			floor: floor.one("spawn"),
-		})
-		if err != nil {
-			return err
-		}
-	}
-	for _, row := range []struct {
-		name    string
-		measure func(context.Context) (float64, error)
-		floor   string
-	}{{rowFirstByte, daemon.firstByte, "first-byte"}, {rowStop, daemon.stopped, "stop"}} {
-		if !b.selected(row.name) {
-			continue
-		}
-		if err := b.inTurns(ctx, row.name, b.rounds(500, 50),
-			sides{ours: row.measure, floor: floor.one(row.floor)}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return do(daemonAndWorker{daemon, floor})
 }
 
 // roundTrip is the time from the request to the completion event, in milliseconds.

@@ -19,54 +19,68 @@ const e2bListed = 1000
 // e2bService is a service that answers clients of E2B, as they send requests.
 type e2bService struct{ *service }
 
-// withE2B starts a service with the local engine for clients of E2B. Their template is what the
-// bench asks the service's own API for. More is a piece of configuration.
-func (b *bench) withE2B(ctx context.Context, more string, do func(e2bService) error) error {
+// onE2B starts a service with the local engine for clients of E2B. Their template is what the bench
+// asks the service's own API for. More is a piece of configuration.
+func onE2B(more string) func(context.Context, *bench, func(e2bService) error) error {
 	p := plan{server: `compatibility = ["e2b"]`, more: more + fmt.Sprintf(
 		"\n[[e2b.templates]]\nname = \"base\"\nimage = %q\nmemory = \"%sMi\"\nentrypoint = [\"sleep\", \"600\"]\n", baseImage, sandboxMemory)}
-	return b.withLocalPlan(ctx, "crun", p, func(s *service, _ *engine) error { return do(e2bService{s}) })
+	return func(ctx context.Context, run *bench, do func(e2bService) error) error {
+		return onLocal("crun", p)(ctx, run, func(with beside) error { return do(e2bService{with.service}) })
+	}
+}
+
+// e2b has the service through E2B's API, on the local engine, beside the service's own.
+func e2b() []group {
+	return []group{
+		sharing(onE2B(""),
+			one(row{name: "e2b-create", what: "cold create through E2B's API, on the local engine: POST to the first output of a command",
+				floor: "the same through the service's own API",
+				unit:  milliseconds, target: ratio(1.2)},
+				measureE2BCreate)),
+		sharing(onE2B(""),
+			one(row{name: "e2b-list-1000", what: "list of 1000 running sandboxes through E2B's API, in pages of 100, each seen once",
+				floor: "a list of as many through the service's own API, in one page",
+				unit:  milliseconds, target: ours(100)},
+				measureE2BList)),
+	}
 }
 
 // measureE2BCreate measures a sandbox from the request that creates it to the first output of a
 // command, through E2B's API and, as the floor, through the service's own.
-func (b *bench) measureE2BCreate(ctx context.Context) error {
-	return b.withE2B(ctx, "", func(s e2bService) error {
-		return b.inTurns(ctx, rowE2BCreate, b.rounds(200, 20), sides{
-			ours: func(ctx context.Context) (float64, error) {
-				began := time.Now()
-				made, err := s.create(ctx)
-				if err != nil {
-					return 0, err
-				}
-				err = s.firstOutput(ctx, made)
-				took := elapsed(began)
-				return took, errors.Join(err, s.delete(ctx, made.id()))
-			},
-			floor: s.timeToOutput,
-		})
+func measureE2BCreate(ctx context.Context, run *bench, s e2bService) (pair, error) {
+	return run.inTurns(ctx, run.rounds(200, 20), sides{
+		ours: func(ctx context.Context) (float64, error) {
+			began := time.Now()
+			made, err := s.create(ctx)
+			if err != nil {
+				return 0, err
+			}
+			err = s.firstOutput(ctx, made)
+			took := elapsed(began)
+			return took, errors.Join(err, s.delete(ctx, made.id()))
+		},
+		floor: s.timeToOutput,
 	})
 }
 
 // measureE2BList measures a list of many running sandboxes in pages of 100, as a client of E2B asks
 // for them. Every sandbox is in it once.
-func (b *bench) measureE2BList(ctx context.Context) error {
-	return b.withE2B(ctx, "", func(s e2bService) error {
-		count := b.rounds(e2bListed, 50)
-		if _, err := b.runMany(ctx, s.service, count); err != nil {
-			return err
-		}
-		return b.inTurns(ctx, rowE2BList, b.rounds(50, 10), sides{
-			ours: func(ctx context.Context) (float64, error) { return s.list(ctx, count) },
-			floor: func(ctx context.Context) (float64, error) {
-				began := time.Now()
-				var page struct{ Items []json.RawMessage }
-				err := s.call(ctx, http.MethodGet, "/v1/sandboxes?pageSize=1000", http.StatusOK, nil, &page)
-				if err == nil && len(page.Items) != count {
-					err = fmt.Errorf("%w: a list of %d of %d sandboxes", errLost, len(page.Items), count)
-				}
-				return elapsed(began), err
-			},
-		})
+func measureE2BList(ctx context.Context, run *bench, s e2bService) (pair, error) {
+	count := run.rounds(e2bListed, 50)
+	if _, err := s.runMany(ctx, run, count); err != nil {
+		return pair{}, err
+	}
+	return run.inTurns(ctx, run.rounds(50, 10), sides{
+		ours: func(ctx context.Context) (float64, error) { return s.list(ctx, count) },
+		floor: func(ctx context.Context) (float64, error) {
+			began := time.Now()
+			var page struct{ Items []json.RawMessage }
+			err := s.call(ctx, http.MethodGet, "/v1/sandboxes?pageSize=1000", http.StatusOK, nil, &page)
+			if err == nil && len(page.Items) != count {
+				err = fmt.Errorf("%w: a list of %d of %d sandboxes", errLost, len(page.Items), count)
+			}
+			return elapsed(began), err
+		},
 	})
 }
 

@@ -22,8 +22,6 @@ import (
 )
 
 const (
-	// egressImage is the sidecar (make images).
-	egressImage = "sandbox/egress:dev"
 	egressToken = "the-token-of-the-sidecar-of-the-bench"
 	egressWait  = 30 * time.Second
 )
@@ -39,11 +37,31 @@ type confined struct {
 	at        netip.Addr // of the container without a sidecar
 	neighbour *neighbour
 	named     net.Listener // behind the addresses of names, once they are routed
+	floor     *process     // a minimal server
+}
+
+// withSidecarBeside starts both containers and the floor of a server, and removes them.
+func withSidecarBeside(ctx context.Context, run *bench, do func(*confined) error) (err error) {
+	e, err := openEngine(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.clean(ctx, label)) }()
+	c, err := confine(ctx, e)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if c.floor, err = startFloor(ctx, run); err != nil {
+		return err
+	}
+	defer c.floor.stop()
+	return do(c)
 }
 
 // confine starts both containers. The sidecar's policy allows the names below bench. and nothing
 // else.
-func (b *bench) confine(ctx context.Context, e *engine) (*confined, error) {
+func confine(ctx context.Context, e *engine) (*confined, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("only root can enter the network of a container")
 	}
@@ -51,7 +69,7 @@ func (b *bench) confine(ctx context.Context, e *engine) (*confined, error) {
 	if err != nil {
 		return nil, err
 	}
-	free, err := e.inspect(ctx, plain)
+	free, err := inspect(ctx, e, plain)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +159,7 @@ func (c *confined) launch(ctx context.Context, e *engine) error {
 		nil); err != nil {
 		return err
 	}
-	found, err := e.inspect(ctx, created.ID)
+	found, err := inspect(ctx, e, created.ID)
 	if err != nil {
 		return err
 	}
@@ -163,7 +181,7 @@ type located struct {
 	gateway netip.Addr // the host, on the same
 }
 
-func (e *engine) inspect(ctx context.Context, id string) (located, error) {
+func inspect(ctx context.Context, e *engine, id string) (located, error) {
 	var found struct {
 		State           struct{ Pid int }
 		NetworkSettings struct {

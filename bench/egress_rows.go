@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -23,59 +21,44 @@ const (
 	egressKnown   = 8192 // names whose addresses the sidecar keeps
 	egressPackets = 2000 // round trips that make one value of the cost of packets
 	egressBytes   = 256 << 20
-	busyTime      = 5 * time.Second // for how long processor time is counted
 )
 
-// measureEgress measures what the sidecar costs a sandbox, against a container of the same engine
-// without one.
-func (b *bench) measureEgress(ctx context.Context) (err error) {
-	e, err := openEngine(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.clean(ctx, label)) }()
-	c, err := b.confine(ctx, e)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-	floor, err := b.startFloor(ctx)
-	if err != nil {
-		return err
-	}
-	defer floor.stop()
-	for _, part := range []struct {
-		name    string
-		measure func(context.Context) error
-	}{
-		{rowEgressCPU, func(ctx context.Context) error {
-			return b.measureEgressIdle(ctx, c,
-				floor)
-		}},
-		// Before thousands of names are known, whose addresses a change has to go through.
-		{rowEgressChange,
-			func(ctx context.Context) error {
-				return b.measureEgressChange(ctx, c,
-					rowEgressChange)
-			}},
-		{rowEgressDNS, func(ctx context.Context) error { return b.measureEgressAnswers(ctx, c) }},
-		{rowEgressNames, func(ctx context.Context) error { return b.measureEgressFlood(ctx, c) }},
-		{rowEgressChangeMany,
-			func(ctx context.Context) error { return b.measureEgressChangeOfMany(ctx, c) }},
-		{rowEgressMemory,
-			func(ctx context.Context) error { return b.measureEgressMemory(ctx, c, floor) }},
-		{rowEgressPacket,
-			func(ctx context.Context) error { return b.measureEgressPackets(ctx, c) }},
-		{rowEgressStream, func(ctx context.Context) error { return b.measureEgressStream(ctx, c) }},
-	} {
-		if !b.selected(part.name) {
-			continue
-		}
-		if err := part.measure(ctx); err != nil {
-			return fmt.Errorf("%s: %w", part.name, err)
-		}
-	}
-	return nil
+// egress has what the sidecar costs a sandbox, against a container of the same engine without one.
+// A change is measured before thousands of names are known, whose addresses it has to go through.
+func egress() group {
+	return sharing(withSidecarBeside,
+		one(row{name: "egress-cpu", what: "processor time of the sidecar, idle, of one core",
+			floor: "a minimal net/http program, idle",
+			unit:  percent, target: ours(0.5)},
+			measureEgressIdle),
+		one(row{name: "egress-change", what: "a change of the policy until it holds, for open connections too, the slower of both directions",
+			floor: "GET of the policy",
+			unit:  milliseconds, target: tail(100)},
+			measureEgressChange),
+		one(row{name: "egress-dns", what: "answer for an allowed name, through the egress sidecar, its address reachable",
+			floor: "the same name server asked directly",
+			unit:  milliseconds, target: difference(1)},
+			measureEgressAnswers),
+		one(row{name: "egress-names", what: "answers for allowed names, 64 asked at once, none lost",
+			floor: "the same name server asked directly",
+			unit:  perSecond, target: ours(1000)},
+			measureEgressFlood),
+		one(row{name: "egress-change-8192", what: "the same while the addresses of 8192 names are known",
+			floor: "GET of the policy",
+			unit:  milliseconds, target: tail(100)},
+			measureEgressChangeOfMany),
+		one(row{name: "egress-rss", what: "resident memory of the sidecar (process 1 and daemon), after 3000 names",
+			floor: "a minimal net/http program, idle",
+			unit:  mebibytes, target: ours(20)},
+			measureEgressMemory),
+		one(row{name: "egress-packets", what: "round trips of 64 bytes on a connection that a policy allows",
+			floor: "the same from a container without a sidecar",
+			unit:  perSecond, target: ratio(0.9)},
+			measureEgressPackets),
+		one(row{name: "egress-stream", what: "bytes sent on a connection that a policy allows",
+			floor: "the same from a container without a sidecar",
+			unit:  mebiPerSec, target: ratio(0.9)},
+			measureEgressStream))
 }
 
 // names counts those that were asked: each is asked once, so that none is known.
@@ -121,14 +104,14 @@ func resolver(ctx context.Context, c *confined, in namespace) (*dns.Conn, error)
 
 // measureEgressAnswers measures answers. When the last one of a round is there, its address can be
 // connected to, which no address can before its name was asked.
-func (b *bench) measureEgressAnswers(ctx context.Context, c *confined) error {
+func measureEgressAnswers(ctx context.Context, run *bench, c *confined) (pair, error) {
 	if err := c.route(ctx); err != nil {
-		return err
+		return pair{}, err
 	}
 	if err := c.reach(ctx, unasked); err == nil {
-		return fmt.Errorf("%w: an address is reachable whose name was not asked for", errLost)
+		return pair{}, fmt.Errorf("%w: an address is reachable whose name was not asked for", errLost)
 	}
-	side := func(in namespace, each *requests) func(context.Context) (float64, error) {
+	side := func(in namespace, each *requests) figure {
 		return func(ctx context.Context) (float64, error) {
 			conn, err := resolver(ctx, c, in)
 			if err != nil {
@@ -150,19 +133,7 @@ func (b *bench) measureEgressAnswers(ctx context.Context, c *confined) error {
 			return took, nil
 		}
 	}
-	return b.measureBothSides(ctx, rowEgressDNS, b.rounds(30, 5), c, side)
-}
-
-// measureBothSides measures the same from inside a sandbox with a sidecar and from a container
-// without one.
-func (b *bench) measureBothSides(ctx context.Context, name string, rounds int, c *confined,
-	side func(namespace, *requests) func(context.Context) (float64, error),
-) error {
-	var took, floorTook requests
-	return b.inTurns(ctx, name, rounds, sides{
-		ours: side(c.inside, &took), floor: side(c.free, &floorTook), oursRequests: &took,
-		floorRequests: &floorTook,
-	})
+	return run.inTurns(ctx, run.rounds(30, 5), eachSide(c.inside, c.free, side))
 }
 
 // flood asks for many names at once, and returns how many are answered in a second.
@@ -185,11 +156,10 @@ func flood(ctx context.Context, c *confined, in namespace, each *requests) (floa
 	return egressFlood / time.Since(began).Seconds(), err
 }
 
-func (b *bench) measureEgressFlood(ctx context.Context, c *confined) error {
-	return b.measureBothSides(ctx, rowEgressNames, b.rounds(5, 2), c,
-		func(in namespace, each *requests) func(context.Context) (float64, error) {
-			return func(ctx context.Context) (float64, error) { return flood(ctx, c, in, each) }
-		})
+func measureEgressFlood(ctx context.Context, run *bench, c *confined) (pair, error) {
+	return run.inTurns(ctx, run.rounds(5, 2), eachSide(c.inside, c.free, func(in namespace, each *requests) figure {
+		return func(ctx context.Context) (float64, error) { return flood(ctx, c, in, each) }
+	}))
 }
 
 // allowing is a policy that allows the neighbour, too.
@@ -216,7 +186,7 @@ func trip(conn net.Conn, packet []byte) error {
 // measureEgressChange takes the time from the request for a policy until it holds: until an open
 // connection that it forbids is cut and none can be opened, and, the other way round, until one can
 // be opened again. The slower of the two counts.
-func (b *bench) measureEgressChange(ctx context.Context, c *confined, name string) error {
+func measureEgressChange(ctx context.Context, run *bench, c *confined) (pair, error) {
 	packet := make([]byte, 64)
 	change := func(ctx context.Context, policy string, holds func() bool) (float64, error) {
 		began := time.Now()
@@ -261,24 +231,24 @@ func (b *bench) measureEgressChange(ctx context.Context, c *confined, name strin
 		err := c.ask(ctx, http.MethodGet, "/policy", "", nil)
 		return elapsed(began), err
 	}
-	return b.inTurns(ctx, name, b.rounds(100, 10), sides{ours: ours, floor: floor})
+	return run.inTurns(ctx, run.rounds(100, 10), sides{ours: ours, floor: floor})
 }
 
 // measureEgressChangeOfMany measures the same with as many known names as there may be.
-func (b *bench) measureEgressChangeOfMany(ctx context.Context, c *confined) error {
+func measureEgressChangeOfMany(ctx context.Context, run *bench, c *confined) (pair, error) {
 	for asked := 0; asked < egressKnown; asked += egressFlood {
 		if _, err := flood(ctx, c, c.inside, new(requests)); err != nil {
-			return err
+			return pair{}, err
 		}
 	}
-	return b.measureEgressChange(ctx, c, rowEgressChangeMany)
+	return measureEgressChange(ctx, run, c)
 }
 
-func (b *bench) measureEgressPackets(ctx context.Context, c *confined) error {
+func measureEgressPackets(ctx context.Context, run *bench, c *confined) (pair, error) {
 	if err := c.ask(ctx, http.MethodPut, "/policy", c.allowing(), nil); err != nil {
-		return err
+		return pair{}, err
 	}
-	side := func(in namespace, each *requests) func(context.Context) (float64, error) {
+	side := func(in namespace, each *requests) figure {
 		return func(ctx context.Context) (float64, error) {
 			conn, err := in.dial(ctx, "tcp4", c.neighbour.echo.String())
 			if err != nil {
@@ -295,15 +265,15 @@ func (b *bench) measureEgressPackets(ctx context.Context, c *confined) error {
 			return egressPackets / time.Since(began).Seconds(), nil
 		}
 	}
-	return b.measureBothSides(ctx, rowEgressPacket, b.rounds(15, 3), c, side)
+	return run.inTurns(ctx, run.rounds(15, 3), eachSide(c.inside, c.free, side))
 }
 
-func (b *bench) measureEgressStream(ctx context.Context, c *confined) error {
+func measureEgressStream(ctx context.Context, run *bench, c *confined) (pair, error) {
 	if err := c.ask(ctx, http.MethodPut, "/policy", c.allowing(), nil); err != nil {
-		return err
+		return pair{}, err
 	}
-	size, buffer := b.bytes(egressBytes), make([]byte, 256<<10)
-	side := func(in namespace) func(context.Context) (float64, error) {
+	size, buffer := run.bytes(egressBytes), make([]byte, 256<<10)
+	side := func(in namespace) figure {
 		return func(ctx context.Context) (float64, error) {
 			conn, err := in.dial(ctx, "tcp4", c.neighbour.sink.String())
 			if err != nil {
@@ -325,14 +295,14 @@ func (b *bench) measureEgressStream(ctx context.Context, c *confined) error {
 			return speed(size, began), nil
 		}
 	}
-	return b.inTurns(ctx, rowEgressStream, b.rounds(9, 3),
+	return run.inTurns(ctx, run.rounds(9, 3),
 		sides{ours: side(c.inside), floor: side(c.free)})
 }
 
 // measureEgressMemory reads the memory of the sidecar, both processes, after thousands of names.
-func (b *bench) measureEgressMemory(ctx context.Context, c *confined, floor *process) error {
+func measureEgressMemory(ctx context.Context, run *bench, c *confined) (pair, error) {
 	if _, err := flood(ctx, c, c.inside, new(requests)); err != nil {
-		return err
+		return pair{}, err
 	}
 	ours := func(ctx context.Context) (float64, error) {
 		pids, err := c.processes()
@@ -352,14 +322,14 @@ func (b *bench) measureEgressMemory(ctx context.Context, c *confined, floor *pro
 		}
 		return sum, nil
 	}
-	return b.inTurns(ctx, rowEgressMemory, b.rounds(5, 2),
+	return run.inTurns(ctx, run.rounds(5, 2),
 		sides{ours: ours,
-			floor: func(ctx context.Context) (float64, error) { return atRest(ctx, floor) }})
+			floor: c.floor.atRest})
 }
 
 // measureEgressIdle counts the processor time that the sidecar takes while nothing happens, in
 // percent of a core.
-func (b *bench) measureEgressIdle(ctx context.Context, c *confined, floor *process) error {
+func measureEgressIdle(ctx context.Context, run *bench, c *confined) (pair, error) {
 	ours := func(ctx context.Context) (float64, error) {
 		pids, err := c.processes()
 		if err != nil {
@@ -367,48 +337,9 @@ func (b *bench) measureEgressIdle(ctx context.Context, c *confined, floor *proce
 		}
 		return processorShare(ctx, pids...)
 	}
-	return b.inTurns(ctx, rowEgressCPU, b.rounds(3, 1),
+	return run.inTurns(ctx, run.rounds(3, 1),
 		sides{ours: ours,
-			floor: func(ctx context.Context) (float64,
-				error) {
-				return processorShare(ctx, floor.command.Process.Pid)
+			floor: func(ctx context.Context) (float64, error) {
+				return processorShare(ctx, c.floor.command.Process.Pid)
 			}})
-}
-
-// processorShare is the processor time that the processes take in the next seconds, in percent of a
-// core.
-func processorShare(ctx context.Context, pids ...int) (float64, error) {
-	before, err := busy(pids)
-	if err != nil {
-		return 0, err
-	}
-	began := time.Now()
-	if err := pause(ctx, busyTime); err != nil {
-		return 0, err
-	}
-	after, err := busy(pids)
-	return 100 * float64(after-before) / float64(time.Since(began)), err
-}
-
-// busy is the processor time that all threads of the processes have taken.
-func busy(pids []int) (time.Duration, error) {
-	var sum time.Duration
-	for _, pid := range pids {
-		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-		if err != nil {
-			return 0, err
-		}
-		for _, thread := range threads {
-			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/schedstat", pid, thread.Name()))
-			if err != nil {
-				return 0, err
-			}
-			var running time.Duration // nanoseconds
-			if _, err := fmt.Sscan(string(text), &running); err != nil {
-				return 0, err
-			}
-			sum += running
-		}
-	}
-	return sum, nil
 }

@@ -26,6 +26,9 @@ type engine struct {
 // images).
 const baseImage = "sandbox/base:dev"
 
+// egressImage is the sidecar (make images).
+const egressImage = "sandbox/egress:dev"
+
 // label marks the containers of the bench.
 const label = "sandbox.internal/bench"
 

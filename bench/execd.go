@@ -28,8 +28,8 @@ type execd struct {
 }
 
 // startExecd starts the daemon as a user would start it, with its defaults, and the log in a file.
-func (b *bench) startExecd(ctx context.Context) (*process, execd, error) {
-	dir, err := b.directory("execd")
+func startExecd(ctx context.Context, run *bench) (*process, execd, error) {
+	dir, err := run.directory("execd")
 	if err != nil {
 		return nil, execd{}, err
 	}
@@ -37,7 +37,7 @@ func (b *bench) startExecd(ctx context.Context) (*process, execd, error) {
 	if err != nil {
 		return nil, execd{}, err
 	}
-	command := exec.Command(filepath.Join(b.bin, "execd"), "--host", host, "--port",
+	command := exec.Command(filepath.Join(run.bin, "execd"), "--host", host, "--port",
 		strconv.Itoa(port), "--graceful-shutdown-timeout", "0s")
 	command.Dir = dir
 	command.Env = append(os.Environ(), "EXECD_ACCESS_TOKEN="+token,
@@ -138,6 +138,19 @@ func (s *stream) finish() error {
 
 // abandon closes the stream without reading on.
 func (s *stream) abandon() { s.response.Body.Close() }
+
+// complete runs a command that must succeed to its end.
+func (d execd) complete(ctx context.Context, command string) error {
+	s, err := d.run(ctx, command)
+	if err != nil {
+		return err
+	}
+	if _, err := s.until(eventComplete); err != nil {
+		s.abandon()
+		return err
+	}
+	return s.finish()
+}
 
 // interrupt ends a command.
 func (d execd) interrupt(ctx context.Context, id string) error {

@@ -15,11 +15,11 @@ import (
 
 // buildFloor compiles the program of the floors as the Makefile compiles execd, whose start and
 // memory it is the floor of, and returns its path.
-func (b *bench) buildFloor(ctx context.Context) (string, error) {
-	if b.floorProgram != "" {
-		return b.floorProgram, nil
+func buildFloor(ctx context.Context, run *bench) (string, error) {
+	program := filepath.Join(run.dir, "floor")
+	if _, err := os.Stat(program); err == nil {
+		return program, nil // from the last time
 	}
-	program := filepath.Join(b.dir, "floor")
 	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
 		"-gcflags=all=-dwarf=false", "-tags", "nethttpomithttp2", "-ldflags", "-s -w", "-o",
 		program, "sandbox.internal/bench/floor")
@@ -27,26 +27,25 @@ func (b *bench) buildFloor(ctx context.Context) (string, error) {
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build bench/floor: %w: %s", err, bytes.TrimSpace(out))
 	}
-	b.floorProgram = program
 	return program, nil
 }
 
 // startFloor starts the floor server: a minimal net/http program.
-func (b *bench) startFloor(ctx context.Context) (*process, error) {
-	dir, err := b.directory("floor")
+func startFloor(ctx context.Context, run *bench) (*process, error) {
+	dir, err := run.directory("floor")
 	if err != nil {
 		return nil, err
 	}
-	return b.startFloorAs(ctx, "serve", dir)
+	return startFloorAs(ctx, run, "serve", dir)
 }
 
 // startForward starts a bare reverse proxy in front of a server.
-func (b *bench) startForward(ctx context.Context, to string) (*process, error) {
-	return b.startFloorAs(ctx, "forward", to)
+func startForward(ctx context.Context, run *bench, to string) (*process, error) {
+	return startFloorAs(ctx, run, "forward", to)
 }
 
-func (b *bench) startFloorAs(ctx context.Context, what, argument string) (*process, error) {
-	program, err := b.buildFloor(ctx)
+func startFloorAs(ctx context.Context, run *bench, what, argument string) (*process, error) {
+	program, err := buildFloor(ctx, run)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +54,7 @@ func (b *bench) startFloorAs(ctx context.Context, what, argument string) (*proce
 		return nil, err
 	}
 	address := joined(host, port)
-	return start(ctx, b.dir, address, "/ping", exec.Command(program, what, address, argument))
+	return start(ctx, run.dir, address, "/ping", exec.Command(program, what, address, argument))
 }
 
 // prebuild gives the floor server the bytes that it is to answer with.
@@ -63,6 +62,12 @@ func (p *process) prebuild(ctx context.Context, answer []byte) error {
 	return p.put(ctx, "/prebuilt", bytes.NewReader(answer), int64(len(answer)))
 }
 
+// get returns an answer of the server.
+func (p *process) get(ctx context.Context, path string) (*http.Response, error) {
+	return getter{client: p.client, url: p.url + path}.open(ctx)
+}
+
+// put sends a body to the server.
 func (p *process) put(ctx context.Context, path string, body io.Reader, size int64) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPut, p.url+path, body)
 	if err != nil {
@@ -79,8 +84,8 @@ func (p *process) put(ctx context.Context, path string, body io.Reader, size int
 // worker does jobs that are the floor of rows (see bench/floor/work.go and kernel.go).
 type worker struct{ *job.Worker }
 
-func (b *bench) startWorker(ctx context.Context) (worker, error) {
-	program, err := b.buildFloor(ctx)
+func startWorker(ctx context.Context, run *bench) (worker, error) {
+	program, err := buildFloor(ctx, run)
 	if err != nil {
 		return worker{}, err
 	}
@@ -89,7 +94,7 @@ func (b *bench) startWorker(ctx context.Context) (worker, error) {
 }
 
 // one returns the measurement of a job with one figure, for one side of a row.
-func (w worker) one(words ...string) func(context.Context) (float64, error) {
+func (w worker) one(words ...string) figure {
 	return func(context.Context) (float64, error) {
 		took, err := w.Do(words...)
 		if err != nil {

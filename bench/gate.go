@@ -27,13 +27,6 @@ type baseline struct {
 	Worst float64 `json:"worst"`
 }
 
-// gateRows are the rows that may get a baseline: each takes seconds, and its floor does the same
-// kind of work.
-func gateRows() []string {
-	return []string{rowCommand, rowFirstByte, rowStop, rowCell, rowLines, rowUpload, rowSearch,
-		rowCreate, rowDelete, rowPause, rowGet, rowList}
-}
-
 // A row may be worse than its baseline by an allowance, relative to the ratio.
 const (
 	// leastAllowance is that of a row however steady it is: another machine's ratios are a little
@@ -89,7 +82,7 @@ func readBaselines(path string) (baselines, error) {
 
 // worse returns why a row fails, for each row that is worse than its baseline, or was not measured
 // although it is among the wanted.
-func (r report) worse(against baselines, wanted []string) map[string]error {
+func worse(r report, against baselines, wanted []string) map[string]error {
 	found := make(map[string]error)
 	for _, name := range wanted {
 		found[name] = fmt.Errorf("%s: not measured", name)
@@ -122,13 +115,13 @@ func gate(ctx context.Context, bin string, against baselines) error {
 		if len(failures) > 0 {
 			return errors.Join(failures...)
 		}
-		worse := measured.worse(against, names)
-		if len(worse) == 0 {
+		found := worse(measured, against, names)
+		if len(found) == 0 {
 			return nil
 		}
-		names = slices.Sorted(maps.Keys(worse))
+		names = slices.Sorted(maps.Keys(found))
 		for _, name := range names {
-			fmt.Fprintf(os.Stderr, "bench: measurement %d of %d: %v\n", i+1, gateMeasurements, worse[name])
+			fmt.Fprintf(os.Stderr, "bench: measurement %d of %d: %v\n", i+1, gateMeasurements, found[name])
 		}
 	}
 	return fmt.Errorf("worse in each of %d measurements: %s", gateMeasurements,
@@ -142,16 +135,21 @@ func measureGate(ctx context.Context, bin string, names []string) (report, []err
 		return report{}, []error{err}
 	}
 	defer b.close()
-	failures := b.measure(ctx)
-	return b.report(0, load{}), failures
+	results, failures := b.measure(ctx, groups())
+	return newReport(results, 0, load{}), failures
 }
 
 // writeBaselines measures the rows of the gate several times and writes what came out.
 func writeBaselines(ctx context.Context, bin, path string, runs int) error {
-	ratios := make(map[string][]float64)
+	ratios, gated := make(map[string][]float64), []string(nil)
+	for _, r := range rows() {
+		if r.gate {
+			gated = append(gated, r.name)
+		}
+	}
 	for i := range runs {
 		fmt.Fprintf(os.Stderr, "bench: run %d of %d\n", i+1, runs)
-		measured, failures := measureGate(ctx, bin, gateRows())
+		measured, failures := measureGate(ctx, bin, gated)
 		for _, row := range measured.Rows {
 			if row.Ratio != nil {
 				ratios[row.Name] = append(ratios[row.Name], *row.Ratio)
@@ -164,7 +162,7 @@ func writeBaselines(ctx context.Context, bin, path string, runs int) error {
 	written := baselines{Runs: runs, Rows: make(map[string]baseline)}
 	for _, row := range rows() {
 		if of := ratios[row.name]; len(of) > 0 {
-			written.Rows[row.name] = newBaseline(of, row.good)
+			written.Rows[row.name] = newBaseline(of, row.unit.better())
 		}
 	}
 	encoded, err := json.MarshalIndent(written, "", "  ")

@@ -31,23 +31,26 @@ func TestBaseline(t *testing.T) {
 
 // TestWorse: a row that has become worse is found, and so is one that was not measured.
 func TestWorse(t *testing.T) {
-	against := baselines{Rows: map[string]baseline{rowCommand: newBaseline([]float64{1.4, 1.4},
-		lower), rowCell: newBaseline([]float64{1.2, 1.2}, lower)}}
+	against := baselines{Rows: map[string]baseline{"command": newBaseline([]float64{1.4, 1.4},
+		lower), "cell": newBaseline([]float64{1.2, 1.2}, lower)}}
 	run := func(command float64, rows ...string) map[string]error {
-		b := &bench{results: map[string]pair{}}
+		var results []result
 		for _, name := range rows {
-			b.results[name] = pair{ours: sampleOf(0, command), floor: sampleOf(0, 1)}
+			var measured pair
+			measured.ours.add(command)
+			measured.floor.add(1)
+			results = append(results, result{row{name: name, unit: milliseconds}, measured})
 		}
-		return b.report(0, load{}).worse(against, against.names())
+		return worse(newReport(results, 0, load{}), against, against.names())
 	}
 	for name, tc := range map[string]struct {
 		found map[string]error
 		want  map[string]string
 	}{
-		"as good as before": {run(1.3, rowCommand, rowCell), map[string]string{}},
-		"a worse cell": {run(1.6, rowCommand, rowCell),
-			map[string]string{rowCell: "cell: ratio 1.6; its baseline is 1.2 and fails beyond 1.5"}},
-		"no cell": {run(1.3, rowCommand), map[string]string{rowCell: "cell: not measured"}},
+		"as good as before": {run(1.3, "command", "cell"), map[string]string{}},
+		"a worse cell": {run(1.6, "command", "cell"),
+			map[string]string{"cell": "cell: ratio 1.6; its baseline is 1.2 and fails beyond 1.5"}},
+		"no cell": {run(1.3, "command"), map[string]string{"cell": "cell: not measured"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := make(map[string]string)

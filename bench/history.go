@@ -11,22 +11,22 @@ import (
 
 // summary is what is kept of a run when the next one replaces it.
 type summary struct {
-	Date   time.Time         `json:"date"`
-	Commit string            `json:"commit"`
-	Rows   map[string]figure `json:"rows"`
+	Date   time.Time            `json:"date"`
+	Commit string               `json:"commit"`
+	Rows   map[string]oldFigure `json:"rows"`
 }
 
-// figure is a row of an earlier run. A row whose floor was another one then is not comparable.
-type figure struct {
+// oldFigure is a row of an earlier run. A row whose floor was another one then is not comparable.
+type oldFigure struct {
 	Ratio float64 `json:"ratio"`
 	Floor string  `json:"floor"`
 }
 
 func (r report) summary() summary {
-	kept := summary{Date: r.Date, Commit: r.Commit, Rows: make(map[string]figure)}
+	kept := summary{Date: r.Date, Commit: r.Commit, Rows: make(map[string]oldFigure)}
 	for _, row := range r.Rows {
 		if row.Ratio != nil {
-			kept.Rows[row.Name] = figure{*row.Ratio, row.Floor}
+			kept.Rows[row.Name] = oldFigure{*row.Ratio, row.Floor}
 		}
 	}
 	return kept

@@ -30,18 +30,11 @@ type way struct {
 	headers http.Header
 }
 
-func (w *way) get(ctx context.Context, path string) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.base+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	request.Header = w.headers.Clone()
-	return send(w.client, request, http.StatusOK)
-}
+func (w *way) to(path string) getter { return getter{w.client, w.base + path, w.headers} }
 
 // ways starts the ingress and the bare proxy in front of the same server.
-func (b *bench) ways(ctx context.Context, behind *process) (ours, floor *way, err error) {
-	dir, err := b.directory("ingress")
+func startWays(ctx context.Context, run *bench, behind *process) (ours, floor *way, err error) {
+	dir, err := run.directory("ingress")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -57,14 +50,14 @@ func (b *bench) ways(ctx context.Context, behind *process) (ours, floor *way, er
 	if err != nil {
 		return nil, nil, err
 	}
-	command := exec.Command(filepath.Join(b.bin, "sandbox-ingress"), "--mode", "uri", "--routes",
+	command := exec.Command(filepath.Join(run.bin, "sandbox-ingress"), "--mode", "uri", "--routes",
 		routes, "--listen", address, "--admin", admin)
 	ingress, err := start(ctx, dir, admin, "/healthz", command)
 	if err != nil {
 		return nil, nil, err
 	}
 	ingress.url = "http://" + address
-	forward, err := b.startForward(ctx, behind.url)
+	forward, err := startForward(ctx, run, behind.url)
 	if err != nil {
 		ingress.stop()
 		return nil, nil, err
@@ -76,20 +69,36 @@ func (b *bench) ways(ctx context.Context, behind *process) (ours, floor *way, er
 		nil
 }
 
-func twoAddresses() (first, second string, err error) {
-	for _, address := range []*string{&first, &second} {
-		host, port, err := freeAddress()
-		if err != nil {
-			return "", "", err
-		}
-		*address = joined(host, port)
-	}
-	return first, second, nil
+// ingress has what the ingress adds to a bare reverse proxy.
+func ingress() group {
+	return sharing(withWays,
+		one(row{name: "ingress-1", what: "GET through the ingress, one client",
+			floor: "the same through a bare `httputil.ReverseProxy`",
+			unit:  perSecond, target: ratio(0.9)},
+			func(ctx context.Context, run *bench, with ways) (pair, error) {
+				return measureIngressRate(ctx, run, with, 1)
+			}),
+		one(row{name: "ingress-16", what: "GET through the ingress, 16 clients",
+			floor: "the same through a bare `httputil.ReverseProxy`",
+			unit:  perSecond, target: ratio(0.9)},
+			func(ctx context.Context, run *bench, with ways) (pair, error) {
+				return measureIngressRate(ctx, run, with, clients)
+			}),
+		one(row{name: "ingress-download", what: "1 GiB downloaded through the ingress",
+			floor: "the same through a bare `httputil.ReverseProxy`",
+			unit:  mebiPerSec, target: ratio(0.9)},
+			measureIngressDownload),
+		one(row{name: "ingress-rss", what: "resident memory of the ingress during that download, at its highest",
+			floor: "a bare `httputil.ReverseProxy` during the same",
+			unit:  mebibytes, target: ours(40)},
+			measureIngressMemory))
 }
 
-// measureIngress measures what the ingress adds to a bare reverse proxy.
-func (b *bench) measureIngress(ctx context.Context) error {
-	behind, err := b.startFloor(ctx)
+// ways lead to the same server.
+type ways struct{ ours, floor *way }
+
+func withWays(ctx context.Context, run *bench, do func(ways) error) error {
+	behind, err := startFloor(ctx, run)
 	if err != nil {
 		return err
 	}
@@ -97,31 +106,19 @@ func (b *bench) measureIngress(ctx context.Context) error {
 	if err := behind.prebuild(ctx, []byte(smallAnswer)); err != nil {
 		return err
 	}
-	ours, floor, err := b.ways(ctx, behind)
+	ours, floor, err := startWays(ctx, run, behind)
 	if err != nil {
 		return err
 	}
 	defer ours.stop()
 	defer floor.stop()
-	for name, atOnce := range map[string]int{rowIngressOne: 1, rowIngressMany: clients} {
-		if !b.selected(name) {
-			continue
-		}
-		if err := b.measureIngressRate(ctx, name, atOnce, ours, floor); err != nil {
-			return err
-		}
-	}
-	if !b.selected(rowIngressDownload) && !b.selected(rowIngressMemory) {
-		return nil
-	}
-	return b.measureIngressDownload(ctx, ours, floor)
+	return do(ways{ours, floor})
 }
 
 // measureIngressRate measures how many small answers a second come both ways, each of them whole.
-func (b *bench) measureIngressRate(ctx context.Context, name string, atOnce int,
-	ours, floor *way) error {
-	side := func(w *way, each *requests) func(context.Context) (float64, error) {
-		from := getter{w.client, w.base + "/prebuilt", w.headers}
+func measureIngressRate(ctx context.Context, run *bench, with ways, atOnce int) (pair, error) {
+	return run.inTurns(ctx, run.rounds(31, 5), eachSide(with.ours, with.floor, func(w *way, each *requests) figure {
+		from := w.to("/prebuilt")
 		return func(ctx context.Context) (float64, error) {
 			began := time.Now()
 			err := all(ctx, ingressRequests, atOnce, func(ctx context.Context, _ int) error {
@@ -129,59 +126,63 @@ func (b *bench) measureIngressRate(ctx context.Context, name string, atOnce int,
 			})
 			return ingressRequests / time.Since(began).Seconds(), err
 		}
-	}
-	var took, floorTook requests
-	return b.inTurns(ctx, name, b.rounds(31, 5), sides{
-		ours: side(ours, &took), floor: side(floor, &floorTook), oursRequests: &took,
-		floorRequests: &floorTook,
-	})
+	}))
 }
 
-// measureIngressDownload downloads the same bytes both ways, compares each of them, and reads
-// the memory meanwhile.
-func (b *bench) measureIngressDownload(ctx context.Context, ours, floor *way) error {
-	dir, err := b.directory("ingress-download")
+// bigFile is a file to be downloaded.
+type bigFile struct {
+	content
+	path   string
+	buffer []byte
+}
+
+func newBigFile(run *bench) (bigFile, error) {
+	dir, err := run.directory("ingress-download")
+	if err != nil {
+		return bigFile{}, err
+	}
+	file := bigFile{newContent(run.bytes(ingressDownload)), filepath.Join(dir, "source"), make([]byte, 256<<10)}
+	return file, file.save(file.path)
+}
+
+// download downloads the file one way and compares each byte.
+func (f bigFile) download(ctx context.Context, w *way) error {
+	response, err := w.to("/download?path=" + url.QueryEscape(f.path)).open(ctx)
 	if err != nil {
 		return err
 	}
-	c := newContent(b.bytes(ingressDownload))
-	source := filepath.Join(dir, "source")
-	if err := c.save(source); err != nil {
-		return err
+	return f.compare(response, f.buffer)
+}
+
+func measureIngressDownload(ctx context.Context, run *bench, with ways) (pair, error) {
+	file, err := newBigFile(run)
+	if err != nil {
+		return pair{}, err
 	}
-	buffer := make([]byte, 256<<10)
-	download := func(ctx context.Context, w *way) error {
-		response, err := w.get(ctx, "/download?path="+url.QueryEscape(source))
-		if err != nil {
-			return err
-		}
-		return compare(response, c.checker(), buffer)
-	}
-	if b.selected(rowIngressDownload) {
-		side := func(w *way) func(context.Context) (float64, error) {
-			return func(ctx context.Context) (float64, error) {
-				began := time.Now()
-				err := download(ctx, w)
-				return speed(c.size, began), err
-			}
-		}
-		if err := b.inTurns(ctx, rowIngressDownload, b.rounds(7, 3),
-			sides{ours: side(ours), floor: side(floor)}); err != nil {
-			return err
+	side := func(w *way) figure {
+		return func(ctx context.Context) (float64, error) {
+			began := time.Now()
+			err := file.download(ctx, w)
+			return speed(file.size, began), err
 		}
 	}
-	if !b.selected(rowIngressMemory) {
-		return nil
+	return run.inTurns(ctx, run.rounds(7, 3), sides{ours: side(with.ours), floor: side(with.floor)})
+}
+
+// measureIngressMemory reads the memory of both ways during a download.
+func measureIngressMemory(ctx context.Context, run *bench, with ways) (pair, error) {
+	file, err := newBigFile(run)
+	if err != nil {
+		return pair{}, err
 	}
-	side := func(w *way) func(context.Context) (float64, error) {
+	side := func(w *way) figure {
 		return func(ctx context.Context) (float64, error) {
 			done := make(chan error, 1)
-			go func() { done <- download(ctx, w) }()
+			go func() { done <- file.download(ctx, w) }()
 			return w.highest(done)
 		}
 	}
-	return b.inTurns(ctx, rowIngressMemory, b.rounds(3, 1),
-		sides{ours: side(ours), floor: side(floor)})
+	return run.inTurns(ctx, run.rounds(3, 1), sides{ours: side(with.ours), floor: side(with.floor)})
 }
 
 // highest is the largest resident memory of the process until done brings something.

@@ -17,7 +17,7 @@ import (
 )
 
 // startKernel starts the floor of cells: this program again, which uses a Python kernel directly.
-func (b *bench) startKernel(dir string) (worker, error) {
+func startKernel(dir string) (worker, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return worker{}, err

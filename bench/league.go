@@ -32,26 +32,46 @@ var leagueWorker []byte
 
 // leagueMode is one way in which the benchmark makes sandboxes: so many, begun so far apart.
 type leagueMode struct {
-	row           string
 	rounds, count int
 	apart         time.Duration
 }
 
-func (b *bench) leagueModes() []leagueMode {
-	return []leagueMode{
-		{rowLeague, b.rounds(leagueRounds, 10), 1, 0},
-		{rowLeagueStaggered, 1, b.rounds(leagueRounds, 10), leagueApart},
-		{rowLeagueBurst, b.rounds(3, 1), b.rounds(leagueRounds, 10), 0},
-	}
+// league has how long sandboxes take to be usable, by the public method of ComputeSDK's benchmark,
+// with the npm package that it uses for E2B. The floor does the same through the service's own API,
+// without a client library.
+func league() group {
+	return sharing(withLeague,
+		one(row{name: "league-sequential", what: "a sandbox of the npm package @computesdk/e2b, from `create` until its first `runCommand` has ended, one after another, " +
+			"as METHODOLOGY.md of computesdk/benchmarks has it (time to interactive, sequential), with `echo` in place of `node -v`",
+			floor: "the same through the service's own API, without a client library",
+			unit:  milliseconds, target: ours(100)},
+			func(ctx context.Context, run *bench, with contestants) (pair, error) {
+				return with.measure(ctx, run, leagueMode{run.rounds(leagueRounds, 10), 1, 0})
+			}),
+		one(row{name: "league-staggered", what: "the same of each of 100 that are begun 200 ms apart (staggered)",
+			floor: "the same through the service's own API, without a client library",
+			unit:  milliseconds, target: ours(150)},
+			func(ctx context.Context, run *bench, with contestants) (pair, error) {
+				return with.measure(ctx, run, leagueMode{1, run.rounds(leagueRounds, 10), leagueApart})
+			}),
+		one(row{name: "league-burst", what: "the same of each of 100 that are begun at once (burst)",
+			floor: "the same through the service's own API, without a client library",
+			unit:  milliseconds, target: ours(4000)},
+			func(ctx context.Context, run *bench, with contestants) (pair, error) {
+				return with.measure(ctx, run, leagueMode{run.rounds(3, 1), run.rounds(leagueRounds, 10), 0})
+			}))
 }
 
-// measureLeague measures how long sandboxes take to be usable, by the public method of ComputeSDK's
-// benchmark, with the npm package that it uses for E2B. The floor does the same through the
-// service's own API, without a client library.
-func (b *bench) measureLeague(ctx context.Context) error {
+// contestants are a service and the program that uses the benchmark's client.
+type contestants struct {
+	*service
+	worker *job.Worker
+}
+
+func withLeague(ctx context.Context, run *bench, do func(contestants) error) error {
 	key := fmt.Sprintf("\n[[server.keys]]\nname = \"league\"\nsha256 = \"%x\"\nrole = \"user\"\n", sha256.Sum256([]byte(leagueKey)))
-	return b.withE2B(ctx, key, func(s e2bService) error {
-		worker, err := b.startLeague(ctx, s.url)
+	return onE2B(key)(ctx, run, func(s e2bService) error {
+		worker, err := startLeague(ctx, run, s.url)
 		if err != nil {
 			return err
 		}
@@ -59,41 +79,32 @@ func (b *bench) measureLeague(ctx context.Context) error {
 		if _, err := worker.Do("usable", "1", "0"); err != nil { // warm, as the floor is by its first round
 			return err
 		}
-		for _, mode := range b.leagueModes() {
-			if !b.selected(mode.row) {
-				continue
-			}
-			if err := b.measureLeagueMode(ctx, s.service, worker, mode); err != nil {
-				return fmt.Errorf("%s: %w", mode.row, err)
-			}
-		}
-		return nil
+		return do(contestants{s.service, worker})
 	})
 }
 
-func (b *bench) measureLeagueMode(ctx context.Context, s *service, worker *job.Worker, mode leagueMode) error {
-	if _, err := s.timeToOutput(ctx); err != nil {
-		return err
-	}
+func (with contestants) measure(ctx context.Context, run *bench, mode leagueMode) (pair, error) {
 	var result pair
-	for range mode.rounds {
-		took, err := worker.Do("usable", strconv.Itoa(mode.count), strconv.FormatInt(mode.apart.Milliseconds(), 10))
-		if err != nil {
-			return err
-		}
-		floor, err := s.timesToOutput(ctx, mode.count, mode.apart)
-		if err != nil {
-			return fmt.Errorf("floor: %w", err)
-		}
-		result.add(mode, took, floor)
+	if _, err := with.timeToOutput(ctx); err != nil {
+		return result, err
 	}
-	b.results[mode.row] = result
-	b.progress("%s: %.1f points of 100 by the benchmark's own rule", mode.row, leagueScore(result.ours))
-	return nil
+	for range mode.rounds {
+		took, err := with.worker.Do("usable", strconv.Itoa(mode.count), strconv.FormatInt(mode.apart.Milliseconds(), 10))
+		if err != nil {
+			return result, err
+		}
+		floor, err := timesToOutput(ctx, with.service, mode.count, mode.apart)
+		if err != nil {
+			return result, fmt.Errorf("floor: %w", err)
+		}
+		mode.add(&result, took, floor)
+	}
+	run.progress("%.1f points of 100 by the benchmark's own rule", leagueScore(result.ours))
+	return result, nil
 }
 
 // add adds a round. Its values are one figure when there are several of them.
-func (p *pair) add(mode leagueMode, ours, floor []float64) {
+func (mode leagueMode) add(p *pair, ours, floor []float64) {
 	if mode.count > 1 {
 		p.ours.addBurst(burst{ours, mode.count})
 		p.floor.addBurst(burst{floor, mode.count})
@@ -119,7 +130,7 @@ func leagueScore(s sample) float64 {
 
 // timesToOutput makes sandboxes through the service's own API, begun so far apart, and returns how
 // long each took until a command in it had printed.
-func (s *service) timesToOutput(ctx context.Context, count int, apart time.Duration) ([]float64, error) {
+func timesToOutput(ctx context.Context, s *service, count int, apart time.Duration) ([]float64, error) {
 	began, took := time.Now(), make([]float64, count)
 	err := all(ctx, count, count, func(ctx context.Context, i int) (err error) {
 		select {
@@ -133,29 +144,14 @@ func (s *service) timesToOutput(ctx context.Context, count int, apart time.Durat
 	return took, err
 }
 
-// timeToOutput makes a sandbox, has a command print in it, and deletes it. The delete is not timed.
-func (s *service) timeToOutput(ctx context.Context) (float64, error) {
-	began := time.Now()
-	id, err := s.create(ctx)
-	if err != nil {
-		return 0, err
-	}
-	daemon, err := s.daemon(ctx, id)
-	if err == nil {
-		err = daemon.firstOutput(ctx)
-	}
-	took := elapsed(began)
-	return took, errors.Join(err, s.delete(ctx, id))
-}
-
 // startLeague starts the worker beside the packages that it uses.
-func (b *bench) startLeague(ctx context.Context, url string) (*job.Worker, error) {
+func startLeague(ctx context.Context, run *bench, url string) (*job.Worker, error) {
 	printed, err := exec.CommandContext(ctx, "scripts/node.sh", "test/e2e/clients/e2b").Output()
 	if err != nil {
 		return nil, fmt.Errorf("cannot install the packages of E2B's clients: %w", err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(printed)), "\n")
-	directory, err := b.directory("league")
+	directory, err := run.directory("league")
 	if err != nil {
 		return nil, err
 	}

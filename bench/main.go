@@ -92,12 +92,12 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	began := time.Now()
-	failures := b.measure(ctx)
+	results, failures := b.measure(ctx, groups())
 	took := time.Since(began)
 	if during.After, err = busyShare(ctx); err != nil {
 		return err
 	}
-	report := b.report(took, during)
+	report := newReport(results, took, during)
 	fmt.Print(report.table())
 	if len(failures) > 0 {
 		return errors.Join(failures...)

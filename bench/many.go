@@ -4,131 +4,133 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
-	"strings"
-	"sync"
+	"slices"
 	"time"
 )
 
-const (
-	// stored is how many sandboxes the rows of reading and of expiry have.
-	stored = 10_000
-	// perPage is how many sandboxes one answer may list.
-	perPage = 1000
-	// tagged is how many of them carry the metadata that the list asks for.
-	tagged = 20
-	// patience is after how many seconds they expire: time enough to make and to read them all.
-	patience = 90
-	// clients is how many requests are under way at the same time where there are many.
-	clients = 16
-)
+// crowdWait bounds how long many sandboxes take.
+const crowdWait = 10 * time.Minute
 
-// measureStored measures reading among many records, and how late many sandboxes end. They need no
-// containers for that: their image comes from a registry that never answers, so they are Pending,
-// which ends by expiry like any other state.
-func (b *bench) measureStored(ctx context.Context) error {
-	registry := httptest.NewServer(http.HandlerFunc(endless))
-	defer registry.Close()
-	defer registry.CloseClientConnections() // the engine's, which wait for the rest of the image
-	s, err := b.startService(ctx, "")
-	if err != nil {
-		return err
-	}
-	defer s.stop()
-
-	image := strings.TrimPrefix(registry.URL, "http://") + "/no/such:image"
-	count := stored
-	if b.scale != scaleFull {
-		count /= 10
-	}
-	expiries, listed := make(map[string]time.Time, count), make([]string, tagged)
-	var mutex sync.Mutex
-	b.progress("storing %d sandboxes", count)
-	err = concurrently(ctx, count, func(ctx context.Context, i int) error {
-		metadata := map[string]string{"number": fmt.Sprint(i)}
-		if i < tagged {
-			metadata["made-by"] = "bench"
-		}
-		var created struct {
-			ID        string
-			ExpiresAt time.Time
-		}
-		err := s.call(ctx, http.MethodPost, "/v1/sandboxes", http.StatusAccepted, map[string]any{
-			"image": map[string]string{"uri": image}, "timeout": patience,
-			"resourceLimits": map[string]string{"memory": "64Mi"},
-			"entrypoint":     []string{"sleep", "600"}, "metadata": metadata,
-		}, &created)
-		mutex.Lock()
-		defer mutex.Unlock()
-		expiries[created.ID] = created.ExpiresAt
-		if i < tagged {
-			listed[i] = created.ID
-		}
+// launchMany has the engine make containers, as many as there will be of ours, because the more an
+// engine has, the longer the next one takes. It returns after how many milliseconds each has
+// started.
+func (e *engine) launchMany(ctx context.Context, count int) ([]float64, error) {
+	took, began := make([]float64, count), time.Now()
+	err := concurrently(ctx, count, func(ctx context.Context, i int) error {
+		_, err := e.launch(ctx)
+		took[i] = elapsed(began)
 		return err
 	})
+	return took, err
+}
+
+// made is a crowd of sandboxes.
+type made struct {
+	ids     []string
+	running []string
+	took    sample // until each runs, in milliseconds from the first request on
+}
+
+// runMany is createMany for sandboxes all of which have to run, and returns their ids.
+func (s *service) runMany(ctx context.Context, run *bench, count int) ([]string, error) {
+	made, err := s.createMany(ctx, run, count)
+	if err == nil && len(made.running) < count {
+		err = fmt.Errorf("%w: %d of %d sandboxes run", errLost, len(made.running), count)
+	}
+	return made.ids, err
+}
+
+// createMany asks for all of them at once and returns when none is Pending.
+func (s *service) createMany(ctx context.Context, run *bench, count int) (made, error) {
+	ctx, cancel := context.WithTimeout(ctx, crowdWait)
+	defer cancel()
+	events, err := s.follow(ctx)
 	if err != nil {
+		return made{}, err
+	}
+	defer events.close()
+	m, began := made{ids: make([]string, count)}, time.Now()
+	asked := make(chan error, 1)
+	go func() {
+		asked <- all(ctx, count, count, func(ctx context.Context, i int) (err error) {
+			m.ids[i], err = s.create(ctx)
+			return err
+		})
+	}()
+	var failed []string
+	for len(m.running)+len(failed) < count {
+		id, to, err := events.next()
+		if err != nil {
+			return made{}, fmt.Errorf("%w: %d sandboxes neither run nor failed: %w", errLost,
+				count-len(m.running)-len(failed), err)
+		}
+		switch to {
+		case "Running":
+			m.took.add(elapsed(began))
+			m.running = append(m.running, id)
+		case "Failed":
+			m.took.fail()
+			failed = append(failed, id)
+		}
+	}
+	if err := <-asked; err != nil {
+		return made{}, fmt.Errorf("%w: an answer to a creation: %w", errLost, err)
+	}
+	for _, id := range failed {
+		status, err := s.status(ctx, id)
+		if err == nil && status.Message == "" {
+			err = fmt.Errorf("%w: sandbox %s failed without a message", errLost, id)
+		}
+		if err != nil {
+			return made{}, err
+		}
+		run.progress("Failed: %s: %s", status.Reason, status.Message)
+	}
+	if known := slices.Concat(m.running, failed); !slices.Equal(slices.Sorted(slices.Values(known)),
+		slices.Sorted(slices.Values(m.ids))) {
+		return made{}, fmt.Errorf("%w: the events are about other sandboxes than the answers",
+			errLost)
+	}
+	return m, nil
+}
+
+type status struct{ State, Reason, Message string }
+
+func (s *service) status(ctx context.Context, id string) (status, error) {
+	var sandbox struct{ Status status }
+	err := s.call(ctx, http.MethodGet, "/v1/sandboxes/"+id, http.StatusOK, nil, &sandbox)
+	return sandbox.Status, err
+}
+
+// running returns when the sandbox runs. One that fails will not.
+func (s *service) running(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
+	defer cancel()
+	for {
+		status, err := s.status(ctx, id)
+		if err != nil || status.State == "Running" {
+			return err
+		}
+		if status.State != "Pending" {
+			return fmt.Errorf("%w: sandbox %s is %s: %s: %s", errLost, id, status.State,
+				status.Reason, status.Message)
+		}
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return fmt.Errorf("sandbox %s does not run: %w", id, err)
+		}
+	}
+}
+
+// end deletes a sandbox, which may have ended by itself, and returns when it has ended.
+func (s *service) end(ctx context.Context, id string) error {
+	status, err := s.status(ctx, id)
+	if err != nil || status.State == "Failed" {
 		return err
 	}
-	// The engine is asked for the image of each, which takes the processor for a while after the
-	// last has been accepted.
-	for page := range (count + perPage - 1) / perPage {
-		all := getter{client: s.client, header: http.Header{keyHeader: {key}},
-			url: fmt.Sprintf("%s/v1/sandboxes?pageSize=%d&page=%d", s.url, perPage, page+1)}
-		if _, err := all.settled(ctx); err != nil {
-			return err
-		}
-	}
-	if b.selected(rowGet) || b.selected(rowList) {
-		if err := b.measureReads(ctx, s, listed); err != nil {
-			return err
-		}
-	}
-	if b.selected(rowExpiry) {
-		return b.measureExpiry(ctx, s, expiries)
-	}
-	return nil
+	return s.delete(ctx, id)
 }
 
-// endless is a registry that has every image, and never comes to the end of sending one.
-func endless(w http.ResponseWriter, r *http.Request) {
-	digest := "sha256:" + strings.Repeat("0", 64)
-	switch {
-	case strings.Contains(r.URL.Path, "/manifests/"):
-		w.Header().Set("Content-Type", "application/vnd.docker.distribution.manifest.v2+json")
-		fmt.Fprintf(w, `{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json",
-			"config":{"mediaType":"application/vnd.docker.container.image.v1+json","size":1000,"digest":%q},
-			"layers":[{"mediaType":"application/vnd.docker.image.rootfs.diff.tar.gzip","size":1000,"digest":%q}]}`, digest, digest)
-	case strings.Contains(r.URL.Path, "/blobs/"):
-		w.Header().Set("Content-Length", "1000")
-		w.WriteHeader(http.StatusOK)
-		http.NewResponseController(w).Flush() // if it fails, the engine has gone
-		<-r.Context().Done()
-	}
-}
-
-// concurrently calls do for 0 to count-1, a few at the same time, and returns the first error.
-func concurrently(ctx context.Context, count int, do func(context.Context, int) error) error {
-	return all(ctx, count, clients, do)
-}
-
-func all(ctx context.Context, count, atOnce int, do func(context.Context, int) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var group sync.WaitGroup
-	next := make(chan int)
-	for range min(atOnce, count) {
-		group.Go(func() {
-			for i := range next {
-				if err := do(ctx, i); err != nil {
-					cancel(err)
-				}
-			}
-		})
-	}
-	for i := 0; i < count && ctx.Err() == nil; i++ {
-		next <- i
-	}
-	close(next)
-	group.Wait()
-	return context.Cause(ctx)
+// endAll ends those that were made.
+func (s *service) endAll(ctx context.Context, m made) error {
+	return concurrently(ctx, len(m.ids), func(ctx context.Context, i int) error { return s.end(ctx, m.ids[i]) })
 }

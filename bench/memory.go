@@ -3,16 +3,48 @@ package main
 import (
 	"context"
 	"errors"
-	"net/http"
 	"path/filepath"
 	"time"
 )
 
-// rest is how long a server is left alone before its memory is read.
-const rest = 300 * time.Millisecond
+const (
+	// settledAfter is how long after a burst the memory of execd is to be small again.
+	settledAfter = 10 * time.Second
+	// openStreams is how many streams the row with open streams has.
+	openStreams = 1000
+)
 
-// openStreams is how many streams the row with open streams has.
-const openStreams = 1000
+// memory has the start of execd, and the resident memory of fresh servers under a load, each in a
+// process of its own.
+func memory() []group {
+	return []group{
+		alone(row{name: "start", what: "start of execd: exec to its first answer",
+			floor: "the same of a minimal net/http program",
+			unit:  milliseconds, target: ours(6)},
+			measureStart),
+		alone(row{name: "rss-idle", what: "resident memory of execd, idle",
+			floor: "a minimal net/http program, idle",
+			unit:  mebibytes, target: ours(12)},
+			func(ctx context.Context, run *bench) (pair, error) {
+				return measureMemory(ctx, run, run.rounds(5, 2), serverLoad{
+					ours:  func(context.Context, execd) (func(), error) { return nothing, nil },
+					floor: func(context.Context, *process) (func(), error) { return nothing, nil },
+				})
+			}),
+		alone(row{name: "rss-streams", what: "resident memory of execd, with 1000 commands running and streamed",
+			floor: "a minimal net/http program with 1000 open responses",
+			unit:  mebibytes, target: ours(45)},
+			measureOpenStreams),
+		alone(row{name: "rss-upload", what: "resident memory of execd, after an upload",
+			floor: "a minimal net/http program after a raw upload of the same size",
+			unit:  mebibytes, target: ours(25)},
+			measureAfterUpload),
+		alone(row{name: "rss-after", what: "resident memory of execd, 10 s after 1000 streams and an upload",
+			floor: "a minimal net/http program, likewise",
+			unit:  mebibytes, target: ours(16)},
+			measureAfterBurst),
+	}
+}
 
 // serverLoad is what a fresh server is put under before its memory is read. What it returns undoes
 // it.
@@ -21,11 +53,10 @@ type serverLoad struct {
 	floor func(context.Context, *process) (undo func(), err error)
 }
 
-// measureMemory reads the resident memory of fresh servers, each in a process of its own.
-func (b *bench) measureMemory(ctx context.Context, name string, rounds int, l serverLoad) error {
-	return b.inTurns(ctx, name, rounds, sides{
+func measureMemory(ctx context.Context, run *bench, rounds int, l serverLoad) (pair, error) {
+	return run.inTurns(ctx, rounds, sides{
 		ours: func(ctx context.Context) (float64, error) {
-			p, daemon, err := b.startExecd(ctx)
+			p, daemon, err := startExecd(ctx, run)
 			if err != nil {
 				return 0, err
 			}
@@ -35,10 +66,10 @@ func (b *bench) measureMemory(ctx context.Context, name string, rounds int, l se
 			if err != nil {
 				return 0, err
 			}
-			return atRest(ctx, p)
+			return p.atRest(ctx)
 		},
 		floor: func(ctx context.Context) (float64, error) {
-			p, err := b.startFloor(ctx)
+			p, err := startFloor(ctx, run)
 			if err != nil {
 				return 0, err
 			}
@@ -48,39 +79,34 @@ func (b *bench) measureMemory(ctx context.Context, name string, rounds int, l se
 			if err != nil {
 				return 0, err
 			}
-			return atRest(ctx, p)
+			return p.atRest(ctx)
 		},
 	})
 }
 
-// settled is how long after a burst the memory of execd is to be small again.
-const settled = 10 * time.Second
-
 // measureAfterBurst opens a thousand streams, ends them and uploads a file, and reads the memory
 // some time later.
-func (b *bench) measureAfterBurst(ctx context.Context) error {
-	dir, err := b.directory("burst")
+func measureAfterBurst(ctx context.Context, run *bench) (pair, error) {
+	dir, err := run.directory("burst")
 	if err != nil {
-		return err
+		return pair{}, err
 	}
-	c := newContent(b.bytes(transferSize))
+	c := newContent(run.bytes(transferSize))
 	after := func(ctx context.Context, err error) (func(), error) {
 		if err != nil {
 			return nothing, err
 		}
-		return nothing, pause(ctx, settled)
+		return nothing, pause(ctx, settledAfter)
 	}
-	return b.measureMemory(ctx, rowAfterBurst, b.rounds(2, 1), serverLoad{
+	return measureMemory(ctx, run, run.rounds(2, 1), serverLoad{
 		ours: func(ctx context.Context, daemon execd) (func(), error) {
 			var ids []string
-			closeAll, err := openAll(ctx, func(ctx context.Context) (*http.Response, error) {
-				s, err := daemon.run(ctx, "exec sleep 600")
-				if err != nil {
-					return nil, err
+			closeAll, err := openAll(ctx, func(ctx context.Context) error {
+				s, err := daemon.running(ctx)
+				if err == nil {
+					ids = append(ids, s.id)
 				}
-				ids = append(ids, s.id)
-				_, err = s.until(eventInit)
-				return s.response, err
+				return err
 			})
 			for _, id := range ids {
 				err = errors.Join(err, daemon.interrupt(ctx, id))
@@ -92,7 +118,7 @@ func (b *bench) measureAfterBurst(ctx context.Context) error {
 			return after(ctx, err)
 		},
 		floor: func(ctx context.Context, floor *process) (func(), error) {
-			closeAll, err := openAll(ctx, floor.stream)
+			closeAll, err := openAll(ctx, floorStream(floor))
 			closeAll()
 			if err == nil {
 				err = c.uploadToFloor(ctx, floor)
@@ -103,7 +129,7 @@ func (b *bench) measureAfterBurst(ctx context.Context) error {
 }
 
 // measureStart starts servers.
-func (b *bench) measureStart(ctx context.Context) error {
+func measureStart(ctx context.Context, run *bench) (pair, error) {
 	took := func(p *process, err error) (float64, error) {
 		if err != nil {
 			return 0, err
@@ -111,48 +137,24 @@ func (b *bench) measureStart(ctx context.Context) error {
 		defer p.stop()
 		return float64(p.took) / float64(time.Millisecond), nil
 	}
-	return b.inTurns(ctx, rowStart, b.rounds(50, 10), sides{
+	return run.inTurns(ctx, run.rounds(50, 10), sides{
 		ours: func(ctx context.Context) (float64, error) {
-			p, _, err := b.startExecd(ctx)
+			p, _, err := startExecd(ctx, run)
 			return took(p, err)
 		},
-		floor: func(ctx context.Context) (float64, error) { return took(b.startFloor(ctx)) },
+		floor: func(ctx context.Context) (float64, error) { return took(startFloor(ctx, run)) },
 	})
-}
-
-func atRest(ctx context.Context, p *process) (float64, error) {
-	if err := pause(ctx, rest); err != nil {
-		return 0, err
-	}
-	return p.resident()
-}
-
-// pause waits for as long as that, or returns why the run has ended.
-func pause(ctx context.Context, length time.Duration) error {
-	select {
-	case <-time.After(length):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 func nothing() {}
 
-func (b *bench) measureIdle(ctx context.Context) error {
-	return b.measureMemory(ctx, rowIdle, b.rounds(5, 2), serverLoad{
-		ours:  func(context.Context, execd) (func(), error) { return nothing, nil },
-		floor: func(context.Context, *process) (func(), error) { return nothing, nil },
-	})
-}
-
-func (b *bench) measureAfterUpload(ctx context.Context) error {
-	dir, err := b.directory("upload")
+func measureAfterUpload(ctx context.Context, run *bench) (pair, error) {
+	dir, err := run.directory("upload")
 	if err != nil {
-		return err
+		return pair{}, err
 	}
-	c := newContent(b.bytes(transferSize))
-	return b.measureMemory(ctx, rowAfterUpload, b.rounds(3, 1), serverLoad{
+	c := newContent(run.bytes(transferSize))
+	return measureMemory(ctx, run, run.rounds(3, 1), serverLoad{
 		ours: func(ctx context.Context, daemon execd) (func(), error) {
 			return nothing, c.uploadTo(ctx, daemon, filepath.Join(dir, "uploaded"))
 		},
@@ -165,39 +167,41 @@ func (b *bench) measureAfterUpload(ctx context.Context) error {
 // measureOpenStreams opens a thousand streams. On our side each belongs to a command of its own
 // that is running, which costs the daemon a process to watch, two pipes and a log beside the
 // connection.
-func (b *bench) measureOpenStreams(ctx context.Context) error {
-	return b.measureMemory(ctx, rowStreams, b.rounds(2, 1), serverLoad{
+func measureOpenStreams(ctx context.Context, run *bench) (pair, error) {
+	return measureMemory(ctx, run, run.rounds(2, 1), serverLoad{
 		ours: func(ctx context.Context, daemon execd) (func(), error) {
-			return openAll(ctx, func(ctx context.Context) (*http.Response, error) {
-				s, err := daemon.run(ctx, "exec sleep 600")
-				if err != nil {
-					return nil, err
-				}
-				_, err = s.until(eventInit)
-				return s.response, err
+			return openAll(ctx, func(ctx context.Context) error {
+				_, err := daemon.running(ctx)
+				return err
 			})
 		},
-		floor: func(ctx context.Context, floor *process) (func(),
-			error) {
-			return openAll(ctx, floor.stream)
+		floor: func(ctx context.Context, floor *process) (func(), error) {
+			return openAll(ctx, floorStream(floor))
 		},
 	})
 }
 
-// stream opens a response of the floor that goes on.
-func (p *process) stream(ctx context.Context) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/stream", nil)
-	if err != nil {
-		return nil, err
+// running is the stream of a command that runs.
+func (d execd) running(ctx context.Context) (*stream, error) {
+	s, err := d.run(ctx, "exec sleep 600")
+	if err == nil {
+		_, err = s.until(eventInit)
 	}
-	return send(p.client, request, http.StatusOK)
+	return s, err
 }
 
-func openAll(ctx context.Context,
-	open func(context.Context) (*http.Response, error)) (closeAll func(), err error) {
+// floorStream opens a response of the floor that goes on.
+func floorStream(floor *process) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := floor.get(ctx, "/stream")
+		return err
+	}
+}
+
+func openAll(ctx context.Context, open func(context.Context) error) (closeAll func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	for range openStreams {
-		if _, err := open(ctx); err != nil {
+		if err := open(ctx); err != nil {
 			return cancel, err
 		}
 	}

@@ -66,7 +66,7 @@ func (r report) picture(history []summary) string {
 		from, to := min(scale(1), scale(*row.Ratio)), max(scale(1), scale(*row.Ratio))
 		fmt.Fprintf(&svg, `<rect x="%.1f" y="%.1f" width="%.1f" height="10" fill="%s"/>`+"\n", from,
 			middle-5, max(to-from, 2), fill)
-		if row.Target.Of == ratio {
+		if row.Target.Of == ofRatio {
 			fmt.Fprintf(&svg, `<rect x="%.1f" y="%.1f" width="2" height="18" fill="#222222"/>`+"\n",
 				scale(row.Target.Limit)-1, middle-9)
 		}

@@ -168,13 +168,12 @@ func TestFirstExpiry(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				b := &bench{scale: scaleQuick, results: make(map[string]pair)}
 				s, engine := tc.played.serve()
-				err := b.measureFirstExpiry(ctx, s, engine)
+				measured, err := measureFirstExpiry(ctx, &bench{scale: scaleQuick}, beside{s, engine})
 				if (err == nil) != tc.ok || errors.Is(err, errLost) != tc.lost {
 					t.Errorf("error: %v", err)
 				}
-				if ours := b.results[rowFirstExpiry].ours; tc.ok && len(ours.values) != 3 {
+				if ours := measured.ours; tc.ok && len(ours.values) != 3 {
 					t.Errorf("%+v", ours)
 				}
 			})
@@ -188,10 +187,9 @@ func TestLocalCrowdWithAFailure(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			b := &bench{scale: scaleQuick, results: make(map[string]pair)}
 			s, engine := (&played{fails: fails}).serve()
-			err := b.crowdBoth(ctx, s, engine)
-			if got := b.results[rowCrowdLocal].ours; err != nil || got.attempts != 1 ||
+			measured, err := measureLocalCrowd(ctx, &bench{scale: scaleQuick}, beside{s, engine})
+			if got := measured.ours; err != nil || got.attempts != 1 ||
 				got.success() != want {
 				t.Errorf("with failure %d: %+v: %v", fails, got, err)
 			}

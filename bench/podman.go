@@ -33,17 +33,17 @@ exec cat`
 
 // measurePodman measures create and start of a container with Podman and crun, as the floor has it
 // from Docker.
-func (b *bench) measurePodman(ctx context.Context) (took sample, err error) {
+func measurePodman(ctx context.Context, run *bench) (took sample, err error) {
 	program, err := exec.LookPath("podman")
 	if err != nil {
-		b.progress("Podman is not installed, so the local rows have no rival")
+		run.progress("Podman is not installed, so the local rows have no rival")
 		return sample{}, nil
 	}
 	archives, err := archiveDirectory()
 	if err != nil {
 		return sample{}, err
 	}
-	p, err := startPodman(ctx, program, filepath.Join(b.dir, "podman"))
+	p, err := startPodman(ctx, program, filepath.Join(run.dir, "podman"))
 	if err != nil {
 		return sample{}, err
 	}
@@ -51,7 +51,7 @@ func (b *bench) measurePodman(ctx context.Context) (took sample, err error) {
 	if _, err := p.run(ctx, "load", "--quiet", "--input", filepath.Join(archives, "base.tar")); err != nil {
 		return sample{}, err
 	}
-	for i := range b.rounds(10, 2) + 1 {
+	for i := range run.rounds(10, 2) + 1 {
 		began := time.Now()
 		// The limits of open files and processes that it sets otherwise take CAP_SYS_RESOURCE.
 		id, err := p.run(ctx, "run", "--detach", "--runtime", "crun", "--memory", sandboxMemory+"m",

@@ -15,6 +15,8 @@ import (
 )
 
 const (
+	// rest is how long a server is left alone before its memory is read.
+	rest         = 300 * time.Millisecond
 	startTimeout = 15 * time.Second
 	stopTimeout  = 15 * time.Second
 )
@@ -99,6 +101,14 @@ func (p *process) stop() {
 	p.output.Close()
 }
 
+// atRest is the process's resident memory in MiB after it was left alone for a moment.
+func (p *process) atRest(ctx context.Context) (float64, error) {
+	if err := pause(ctx, rest); err != nil {
+		return 0, err
+	}
+	return p.resident()
+}
+
 // resident is the process's resident memory in MiB.
 func (p *process) resident() (float64, error) { return residentOf(p.command.Process.Pid) }
 
@@ -130,3 +140,56 @@ func freeAddress() (host string, port int, err error) {
 }
 
 func joined(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
+
+// busyTime is for how long processor time is counted.
+const busyTime = 5 * time.Second
+
+// processorShare is the processor time that the processes take in the next seconds, in percent of a
+// core.
+func processorShare(ctx context.Context, pids ...int) (float64, error) {
+	before, err := busy(pids)
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := pause(ctx, busyTime); err != nil {
+		return 0, err
+	}
+	after, err := busy(pids)
+	return 100 * float64(after-before) / float64(time.Since(began)), err
+}
+
+// busy is the processor time that all threads of the processes have taken.
+func busy(pids []int) (time.Duration, error) {
+	var sum time.Duration
+	for _, pid := range pids {
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil {
+			return 0, err
+		}
+		for _, thread := range threads {
+			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/schedstat", pid, thread.Name()))
+			if err != nil {
+				return 0, err
+			}
+			var running time.Duration // nanoseconds
+			if _, err := fmt.Sscan(string(text), &running); err != nil {
+				return 0, err
+			}
+			sum += running
+		}
+	}
+	return sum, nil
+}
+
+// twoAddresses returns two of them.
+func twoAddresses() (first, second string, err error) {
+	for _, address := range []*string{&first, &second} {
+		host, port, err := freeAddress()
+		if err != nil {
+			return "", "", err
+		}
+		*address = joined(host, port)
+	}
+	return first, second, nil
+}

@@ -30,57 +30,61 @@ const (
 	pulled        = "bench/pull" // its name in the registry
 )
 
-// measurePull has both engines pull the same image, in turns, from a registry in this process. Each
-// round has an image of its own, because engines keep layers.
-func (b *bench) measurePull(ctx context.Context) error {
-	return b.withLocal(ctx, "crun", func(s *service, engine *engine) (err error) {
-		images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-		server := httptest.NewServer(images)
-		defer server.Close()
-		host := strings.TrimPrefix(server.URL, "http://")
-		archives, err := archiveDirectory()
-		if err != nil {
-			return err
-		}
-		files, err := baseFiles(filepath.Join(archives, "base.tar"))
-		if err != nil {
-			return err
-		}
-		var pull pair
-		for round := range b.rounds(5, 1) + 1 {
-			tag := fmt.Sprintf("%d-%d", os.Getpid(), round)
-			ref := host + "/" + pulled + ":" + tag
-			image, err := newLayers(files, time.Now().String())
-			if err != nil {
-				return err
-			}
-			if err := upload(images, tag, image); err != nil {
-				return err
-			}
-			ours := func() error {
-				return s.call(ctx, http.MethodPost, "/v1/images/pull", http.StatusOK, map[string]any{"image": map[string]string{"uri": ref}}, nil)
-			}
-			floor := func() error { return engine.pull(ctx, ref) }
-			if round%2 == 0 {
-				err = errors.Join(pull.ours.timed(ours), pull.floor.timed(floor))
-			} else {
-				err = errors.Join(pull.floor.timed(floor), pull.ours.timed(ours))
-			}
-			err = errors.Join(err, engine.call(ctx, http.MethodDelete, "/images/"+ref, nil, nil))
-			if err != nil {
-				return err
-			}
-			if round == 0 { // warm on both sides
-				pull = pair{}
-			}
-		}
-		b.results[rowPullLocal] = pull
-		return nil
-	})
+// pull has both engines pull the same image, in turns, from a registry in this process. Each round has
+// an image of its own, because engines keep layers.
+func pull() group {
+	return sharing(onLocal("crun", plan{}),
+		one(row{name: "local-pull", what: "pull of the base image, in four layers, from a registry in the same process, by the local engine",
+			floor: "`docker pull` of the same",
+			unit:  milliseconds, target: ratio(0.7)},
+			measurePull))
 }
 
-// pull has the engine pull an image; the answer ends when it has.
-func (e *engine) pull(ctx context.Context, ref string) error {
+func measurePull(ctx context.Context, run *bench, with beside) (result pair, err error) {
+	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(images)
+	defer server.Close()
+	host := strings.TrimPrefix(server.URL, "http://")
+	archives, err := archiveDirectory()
+	if err != nil {
+		return result, err
+	}
+	files, err := baseFiles(filepath.Join(archives, "base.tar"))
+	if err != nil {
+		return result, err
+	}
+	for round := range run.rounds(5, 1) + 1 {
+		tag := fmt.Sprintf("%d-%d", os.Getpid(), round)
+		ref := host + "/" + pulled + ":" + tag
+		image, err := newLayers(files, time.Now().String())
+		if err != nil {
+			return result, err
+		}
+		if err := upload(images, tag, image); err != nil {
+			return result, err
+		}
+		ours := func() error {
+			return with.call(ctx, http.MethodPost, "/v1/images/pull", http.StatusOK, map[string]any{"image": map[string]string{"uri": ref}}, nil)
+		}
+		floor := func() error { return pullOnEngine(ctx, with.engine, ref) }
+		if round%2 == 0 {
+			err = errors.Join(result.ours.timed(ours), result.floor.timed(floor))
+		} else {
+			err = errors.Join(result.floor.timed(floor), result.ours.timed(ours))
+		}
+		err = errors.Join(err, with.engine.call(ctx, http.MethodDelete, "/images/"+ref, nil, nil))
+		if err != nil {
+			return result, err
+		}
+		if round == 0 { // warm on both sides
+			result = pair{}
+		}
+	}
+	return result, nil
+}
+
+// pullOnEngine has the engine pull an image; the answer ends when it has.
+func pullOnEngine(ctx context.Context, e *engine, ref string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/images/create?fromImage="+url.QueryEscape(ref), nil)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ type rowResults struct {
 	Name       string       `json:"name"`
 	What       string       `json:"what"`
 	Floor      string       `json:"floor"`
-	Unit       string       `json:"unit"`
+	Unit       unit         `json:"unit"`
 	Better     direction    `json:"better"`
 	Ours       sideResults  `json:"ours"`
 	FloorSide  sideResults  `json:"floor_side"`
@@ -38,13 +38,13 @@ type rowResults struct {
 	Difference float64      `json:"difference"`
 	Target     targetResult `json:"target"`
 
-	text string
+	goal string
 }
 
 type sideResults struct {
 	Median  float64 `json:"median"`
 	P99     float64 `json:"p99"`
-	P99Unit string  `json:"p99_unit"` // "ms" where single requests were timed, else the row's
+	P99Unit unit    `json:"p99_unit"` // "ms" where single requests were timed, else the row's
 	// how many figures it is of; of fewer than 100 it is the worst
 	P99Of    int     `json:"p99_of"`
 	Attempts int     `json:"attempts"`
@@ -61,9 +61,9 @@ type peerResult struct {
 }
 
 type targetResult struct {
-	Of    measure `json:"of"`
-	Limit float64 `json:"limit"`
-	Met   bool    `json:"met"`
+	Of    compared `json:"of"`
+	Limit float64  `json:"limit"`
+	Met   bool     `json:"met"`
 	// Low and High are what 95% of resampled runs give for the value that is compared, null where a
 	// side has fewer than three rounds; InNoise is whether the limit lies between them.
 	Low     *float64 `json:"low"`
@@ -74,32 +74,30 @@ type targetResult struct {
 // keptSamples is how many figures of one kind a row keeps in the file.
 const keptSamples = 1000
 
-func (b *bench) report(took time.Duration, during load) report {
+// newReport returns the report of a run that took so long, while the machine did that beside it.
+func newReport(results []result, took time.Duration, during load) report {
 	r := report{
 		Date: time.Now().UTC().Truncate(time.Second), Commit: commit(),
 		Seconds: int(took.Seconds()), Machine: thisMachine(), Load: during,
 	}
-	for _, row := range rows() {
-		p := b.results[row.name]
-		if len(p.ours.values) == 0 || !b.selected(row.name) {
-			continue
-		}
-		low, high := p.interval(row.target, row.good)
+	for _, found := range results {
+		row, p, good := found.row, found.pair, found.row.unit.better()
+		low, high := p.interval(row.target, good)
 		result := rowResults{
-			Name: row.name, What: row.what, Floor: row.floor, Unit: row.unit, Better: row.good,
+			Name: row.name, What: row.what, Floor: row.floor, Unit: row.unit, Better: good,
 			Ours:       side(p.ours, row),
 			FloorSide:  side(p.floor, row),
-			Ratio:      finite(rounded(p.ratio(row.good))),
-			Difference: rounded(p.difference(row.good)),
+			Ratio:      finite(rounded(p.ratio(good))),
+			Difference: rounded(p.difference(good)),
 			Target: targetResult{
-				Of: row.target.of, Limit: row.target.limit, Met: row.target.met(p, row.good),
+				Of: row.target.of, Limit: row.target.limit, Met: row.target.met(p, good),
 				Low: finite(rounded(low)), High: finite(rounded(high)),
 				InNoise: low <= row.target.limit && row.target.limit <= high,
 			},
-			text: row.text(),
+			goal: row.goal(),
 		}
 		if len(p.peer.values) > 0 {
-			result.Peer = &peerResult{peers()[row.name], side(p.peer, row)}
+			result.Peer = &peerResult{row.peer, side(p.peer, row)}
 		}
 		r.Rows = append(r.Rows, result)
 	}
@@ -108,7 +106,7 @@ func (b *bench) report(took time.Duration, during load) report {
 
 func side(s sample, of row) sideResults {
 	result := sideResults{
-		Median: rounded(s.median()), P99: rounded(s.p99(of.good)), P99Unit: of.unit,
+		Median: rounded(s.median()), P99: rounded(s.p99(of.unit.better())), P99Unit: of.unit,
 		P99Of:    len(s.values),
 		Attempts: s.attempts, Success: rounded(s.success()), Values: kept(s.values),
 		Requests: kept(s.requests),
@@ -128,9 +126,9 @@ func kept(values []float64) []float64 {
 }
 
 // tail is the p99 for readers, with its unit where that is not the row's.
-func (s sideResults) tail(unit string) string {
+func (s sideResults) tail(unit unit) string {
 	if s.P99Unit != unit {
-		return number(s.P99) + " " + s.P99Unit
+		return number(s.P99) + " " + string(s.P99Unit)
 	}
 	return number(s.P99)
 }
@@ -148,9 +146,9 @@ func (r rowResults) cells() []string {
 		ratio = number(*r.Ratio) + "×"
 	}
 	return []string{
-		r.Name, r.Unit, number(r.Ours.Median), r.Ours.tail(r.Unit), number(r.FloorSide.Median),
+		r.Name, string(r.Unit), number(r.Ours.Median), r.Ours.tail(r.Unit), number(r.FloorSide.Median),
 		r.FloorSide.tail(r.Unit),
-		ratio, fmt.Sprintf("%s%%", number(100*r.Ours.Success)), r.text, met,
+		ratio, fmt.Sprintf("%s%%", number(100*r.Ours.Success)), r.goal, met,
 	}
 }
 

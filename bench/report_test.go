@@ -19,9 +19,9 @@ func TestReportWithAFloorOfNothing(t *testing.T) {
 	var p pair
 	p.ours.add(0.02)
 	p.floor.add(0)
-	b := &bench{results: map[string]pair{rowEgressCPU: p}}
+	cpu := row{name: "egress-cpu", unit: percent, target: ours(0.5)}
 	directory := t.TempDir()
-	if err := b.report(0, load{}).write(directory); err != nil {
+	if err := newReport([]result{{cpu, p}}, 0, load{}).write(directory); err != nil {
 		t.Fatal(err)
 	}
 	encoded, err := os.ReadFile(filepath.Join(directory, "latest.json"))
@@ -51,7 +51,7 @@ func TestReportOfRequests(t *testing.T) {
 		p.ours.requests = append(p.ours.requests, float64(1999-i))
 		p.floor.requests = append(p.floor.requests, 1)
 	}
-	read := reported(t, rowGet, p).Rows[0]
+	read := reported(t, row{name: "get", unit: perSecond, target: ratio(0.6)}, p).Rows[0]
 	if read.Ours.P99 != 1980 || read.Ours.P99Unit != milliseconds || read.Ours.P99Of != 1999 {
 		t.Errorf("p99 %v %s of %d", read.Ours.P99, read.Ours.P99Unit, read.Ours.P99Of)
 	}
@@ -65,11 +65,10 @@ func TestReportOfRequests(t *testing.T) {
 }
 
 // reported writes a run of one row and reads it again.
-func reported(t *testing.T, name string, p pair) report {
+func reported(t *testing.T, of row, p pair) report {
 	t.Helper()
 	directory := t.TempDir()
-	if err := (&bench{results: map[string]pair{name: p}}).report(0,
-		load{}).write(directory); err != nil {
+	if err := newReport([]result{{of, p}}, 0, load{}).write(directory); err != nil {
 		t.Fatal(err)
 	}
 	encoded, err := os.ReadFile(filepath.Join(directory, latestFile))
@@ -82,6 +81,9 @@ func reported(t *testing.T, name string, p pair) report {
 	}
 	return read
 }
+
+// command is a row.
+var command = row{name: "command", floor: "a floor", unit: milliseconds, target: ratio(1.5)}
 
 func TestNoise(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -98,7 +100,7 @@ func TestNoise(t *testing.T) {
 			for range tc.ours {
 				p.floor.add(1)
 			}
-			read := reported(t, rowCommand, p).Rows[0].Target // its limit is a ratio of 1.5
+			read := reported(t, command, p).Rows[0].Target
 			if read.InNoise != tc.want {
 				t.Errorf("in noise %v, from %v to %v", read.InNoise, *read.Low, *read.High)
 			}
@@ -136,7 +138,7 @@ func TestNoiseOfBursts(t *testing.T) {
 		"one value that is the target":   {rounds(1, 1.5), false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			read := reported(t, rowCommand, tc.pair).Rows[0].Target // its limit is a ratio of 1.5
+			read := reported(t, command, tc.pair).Rows[0].Target
 			if read.InNoise != tc.inNoise || (read.Low != nil) != tc.known ||
 				(read.High != nil) != tc.known {
 				t.Errorf("%+v", read)
@@ -166,9 +168,8 @@ func TestBurstsKeepTheirFailures(t *testing.T) {
 func TestHistory(t *testing.T) {
 	directory := t.TempDir()
 	for _, took := range []float64{2, 3, 4} {
-		b := &bench{results: map[string]pair{rowCommand: {ours: sampleOf(0, took),
-			floor: sampleOf(0, 1)}}}
-		if err := b.report(0, load{}).write(directory); err != nil {
+		p := pair{ours: sampleOf(0, took), floor: sampleOf(0, 1)}
+		if err := newReport([]result{{command, p}}, 0, load{}).write(directory); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -176,7 +177,7 @@ func TestHistory(t *testing.T) {
 	if err != nil || len(runs) != 3 {
 		t.Fatalf("%d runs: %v", len(runs), err)
 	}
-	row := rowResults{Name: rowCommand, Floor: runs[0].Rows[rowCommand].Floor}
+	row := rowResults{Name: command.name, Floor: runs[0].Rows[command.name].Floor}
 	if got := row.earlier(runs); !slices.Equal(got, []float64{2, 3, 4}) {
 		t.Errorf("earlier ratios %v", got)
 	}

@@ -17,46 +17,43 @@ const (
 	searchEach        = 1000 // files in each of them
 )
 
-// measureSearch measures a search that finds every file of a large tree, which the kernel has in
-// its memory.
-func (b *bench) measureSearch(ctx context.Context) error {
-	p, daemon, err := b.startExecd(ctx)
+// search has a search that finds every file of a large tree, which the kernel has in its memory.
+func search() group {
+	return sharing(withDaemon,
+		one(row{name: "search", what: "search that finds 100 000 files, answer decoded",
+			floor: "`filepath.WalkDir` with the facts of each file",
+			unit:  milliseconds, target: ours(1000), gate: true},
+			measureSearch))
+}
+
+func measureSearch(ctx context.Context, run *bench, with daemonAndWorker) (pair, error) {
+	root, err := run.directory("search")
 	if err != nil {
-		return err
-	}
-	defer p.stop()
-	floor, err := b.startWorker(ctx)
-	if err != nil {
-		return err
-	}
-	defer floor.Stop()
-	root, err := b.directory("search")
-	if err != nil {
-		return err
+		return pair{}, err
 	}
 	directories := searchDirectories
-	if b.scale != scaleFull {
+	if run.scale != scaleFull {
 		directories /= 5
 	}
 	files := directories * searchEach
 	for i := range directories {
 		directory := filepath.Join(root, fmt.Sprint("directory-", i))
 		if err := os.Mkdir(directory, 0o755); err != nil {
-			return err
+			return pair{}, err
 		}
 		for j := range searchEach {
 			if err := os.WriteFile(filepath.Join(directory, fmt.Sprint("file-", j, ".txt")), nil,
 				0o644); err != nil {
-				return err
+				return pair{}, err
 			}
 		}
 	}
 	target := "/files/search?pattern=" + url.QueryEscape("**/*.txt") + "&path=" +
 		url.QueryEscape(root)
-	return b.inTurns(ctx, rowSearch, b.rounds(9, 3), sides{
+	return run.inTurns(ctx, run.rounds(9, 3), sides{
 		ours: func(ctx context.Context) (float64, error) {
 			began := time.Now()
-			response, err := daemon.call(ctx, http.MethodGet, target, "", nil)
+			response, err := with.daemon.call(ctx, http.MethodGet, target, "", nil)
 			if err != nil {
 				return 0, err
 			}
@@ -71,6 +68,6 @@ func (b *bench) measureSearch(ctx context.Context) error {
 			}
 			return took, nil
 		},
-		floor: floor.one("walk", root, strconv.Itoa(files)),
+		floor: with.floor.one("walk", root, strconv.Itoa(files)),
 	})
 }

@@ -31,16 +31,16 @@ type service struct {
 
 // startService starts the service on Docker, with a piece of configuration behind that of every
 // run.
-func (b *bench) startService(ctx context.Context, more string) (*service, error) {
-	return b.startPlanned(ctx, plan{runtime: "docker", more: more})
+func startService(ctx context.Context, run *bench, more string) (*service, error) {
+	return startPlanned(ctx, run, plan{runtime: "docker", more: more})
 }
 
 // plan is how a service of the bench is configured: its runtime, lines of [server], and sections
 // behind those of every run.
 type plan struct{ runtime, server, more string }
 
-func (b *bench) startPlanned(ctx context.Context, p plan) (*service, error) {
-	dir, err := b.directory("service")
+func startPlanned(ctx context.Context, run *bench, p plan) (*service, error) {
+	dir, err := run.directory("service")
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ execd_image = "sandbox/execd:dev"
 	}
 	s.start = func(ctx context.Context) (*process, error) {
 		return start(ctx, dir, joined(host, port), "/health",
-			exec.Command(filepath.Join(b.bin, "sandbox-server"), "--config", config))
+			exec.Command(filepath.Join(run.bin, "sandbox-server"), "--config", config))
 	}
 	if s.process, err = s.start(ctx); err != nil {
 		return nil, err
@@ -180,6 +180,24 @@ const (
 	retryPause    = time.Millisecond
 )
 
+// usable returns the id and the daemon of a new sandbox that has run a command.
+func (s *service) usable(ctx context.Context) (string, execd, error) {
+	id, err := s.create(ctx)
+	if err != nil {
+		return "", execd{}, err
+	}
+	daemon, err := s.daemon(ctx, id)
+	if err == nil {
+		err = daemon.firstOutput(ctx)
+	}
+	return id, daemon, err
+}
+
+// reader is a client that asks for a path of the service again and again.
+func (s *service) reader(path string) getter {
+	return getter{client: s.client, url: s.url + path, header: http.Header{keyHeader: {key}}}
+}
+
 // firstOutput returns when a command in the sandbox has printed, asking again while there is no
 // answer.
 func (d execd) firstOutput(ctx context.Context) error {
@@ -226,4 +244,16 @@ func (s *service) delete(ctx context.Context, id string) error {
 		return fmt.Errorf("sandbox %s is %s after its deletion", id, sandbox.Status.State)
 	}
 	return nil
+}
+
+// timeToOutput makes a sandbox, has a command print in it, and deletes it. The time is from the request
+// to the output, in milliseconds.
+func (s *service) timeToOutput(ctx context.Context) (float64, error) {
+	began := time.Now()
+	id, _, err := s.usable(ctx)
+	took := elapsed(began)
+	if id == "" {
+		return 0, err
+	}
+	return took, errors.Join(err, s.delete(ctx, id))
 }

@@ -12,64 +12,55 @@ import (
 	"sandbox.internal/bench/pattern"
 )
 
-// measureStreams measures how much output gets through. The client takes every event apart and
-// compares every byte; it runs on the same cores as the server, so part of the figure is the
-// client's.
-func (b *bench) measureStreams(ctx context.Context) error {
-	p, daemon, err := b.startExecd(ctx)
-	if err != nil {
-		return err
-	}
-	defer p.stop()
-	floor, err := b.startWorker(ctx)
-	if err != nil {
-		return err
-	}
-	defer floor.Stop()
-	if b.selected(rowLines) {
-		lines := int64(b.rounds(1_000_000, 125_000))
-		var expected []byte
-		for i := range lines {
-			expected = append(strconv.AppendInt(expected, i+1, 10), '\n')
-		}
-		command := fmt.Sprintf("seq %d", lines)
-		err := b.inTurns(ctx, rowLines, b.rounds(7, 2), sides{
-			ours: func(ctx context.Context) (float64, error) {
-				took, err := daemon.transfer(ctx, command,
-					&pattern.Checker{Bytes: expected, Size: int64(len(expected))})
-				return float64(lines) / took.Seconds(), err
-			},
-			floor: func(context.Context) (float64, error) {
-				took, err := floor.Do("scan", command, strconv.FormatInt(lines, 10))
-				if err != nil {
-					return 0, err
+// streams has how much output gets through. The client takes every event apart and compares every
+// byte; it runs on the same cores as the server, so part of the figure is the client's.
+func streams() group {
+	return sharing(withDaemon,
+		one(row{name: "lines", what: "lines of `seq`, one event each, compared byte by byte",
+			floor: "`bufio.Scanner` on the pipe",
+			unit:  perSecond, target: ours(1e6), gate: true},
+			func(ctx context.Context, run *bench, with daemonAndWorker) (pair, error) {
+				lines := int64(run.rounds(1_000_000, 125_000))
+				var expected []byte
+				for i := range lines {
+					expected = append(strconv.AppendInt(expected, i+1, 10), '\n')
 				}
-				return 1000 * float64(lines) / took[0], nil
-			},
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if b.selected(rowStream) {
-		size := b.bytes(512<<20) / 1000 * 1000
-		// what pattern.Lines expects
-		command := fmt.Sprintf("yes %s | head -c %d", strings.Repeat("x", 999), size)
-		return b.inTurns(ctx, rowStream, b.rounds(3, 2), sides{
-			ours: func(ctx context.Context) (float64, error) {
-				took, err := daemon.transfer(ctx, command, pattern.Lines(size))
-				return float64(size) / (1 << 20) / took.Seconds(), err
-			},
-			floor: func(context.Context) (float64, error) {
-				took, err := floor.Do("pipe", command, strconv.FormatInt(size, 10))
-				if err != nil {
-					return 0, err
-				}
-				return 1000 * float64(size) / (1 << 20) / took[0], nil
-			},
-		})
-	}
-	return nil
+				command := fmt.Sprintf("seq %d", lines)
+				return run.inTurns(ctx, run.rounds(7, 2), sides{
+					ours: func(ctx context.Context) (float64, error) {
+						took, err := with.daemon.transfer(ctx, command, &pattern.Checker{Bytes: expected, Size: int64(len(expected))})
+						return float64(lines) / took.Seconds(), err
+					},
+					floor: func(context.Context) (float64, error) {
+						took, err := with.floor.Do("scan", command, strconv.FormatInt(lines, 10))
+						if err != nil {
+							return 0, err
+						}
+						return 1000 * float64(lines) / took[0], nil
+					},
+				})
+			}),
+		one(row{name: "stream", what: "lines of 1000 bytes streamed, compared byte by byte",
+			floor: "reading the pipe, compared byte by byte",
+			unit:  mebiPerSec, target: ours(200)},
+			func(ctx context.Context, run *bench, with daemonAndWorker) (pair, error) {
+				size := run.bytes(512<<20) / 1000 * 1000
+				// what pattern.Lines expects
+				command := fmt.Sprintf("yes %s | head -c %d", strings.Repeat("x", 999), size)
+				return run.inTurns(ctx, run.rounds(3, 2), sides{
+					ours: func(ctx context.Context) (float64, error) {
+						took, err := with.daemon.transfer(ctx, command, pattern.Lines(size))
+						return float64(size) / (1 << 20) / took.Seconds(), err
+					},
+					floor: func(context.Context) (float64, error) {
+						took, err := with.floor.Do("pipe", command, strconv.FormatInt(size, 10))
+						if err != nil {
+							return 0, err
+						}
+						return 1000 * float64(size) / (1 << 20) / took[0], nil
+					},
+				})
+			}))
 }
 
 // transfer runs a command and compares all of its output. The time is from the request to the

@@ -39,11 +39,6 @@ func newContent(size int64) content {
 	return c
 }
 
-func (c content) checker() *pattern.Checker {
-	return &pattern.Checker{Bytes: c.pattern,
-		Size: c.size}
-}
-
 // reader reads the content without holding all of it.
 func (c content) reader() io.Reader {
 	blocks := make([]io.Reader, c.size/int64(len(c.pattern)))
@@ -106,77 +101,88 @@ func (c content) uploadToFloor(ctx context.Context, floor *process) error {
 	return floor.put(ctx, "/upload", c.reader(), c.size)
 }
 
-// measureTransfers measures files going up and down, one at a time.
-func (b *bench) measureTransfers(ctx context.Context) error {
-	p, daemon, err := b.startExecd(ctx)
+// transfers has files going up and down, one at a time.
+func transfers() group {
+	return sharing(withServers,
+		one(row{name: "upload", what: "multipart upload: written, synced, renamed",
+			floor: "a raw body, written and synced by a net/http handler",
+			unit:  mebiPerSec, target: ratio(0.8), gate: true},
+			func(ctx context.Context, run *bench, with servers) (pair, error) {
+				c, target := newContent(run.bytes(transferSize)), filepath.Join(with.dir, "uploaded")
+				return run.inTurns(ctx, run.rounds(9, 3), sides{
+					ours: func(ctx context.Context) (float64, error) {
+						began := time.Now()
+						err := c.uploadTo(ctx, with.daemon, target)
+						return speed(c.size, began), err
+					},
+					floor: func(ctx context.Context) (float64, error) {
+						began := time.Now()
+						err := c.uploadToFloor(ctx, with.floor)
+						return speed(c.size, began), err
+					},
+				})
+			}),
+		one(row{name: "download", what: "download of a file",
+			floor: "a net/http handler with `http.ServeFile`",
+			unit:  mebiPerSec, target: ratio(0.95)},
+			measureDownload))
+}
+
+// servers are a daemon and a minimal server, and a directory that both can write.
+type servers struct {
+	daemon execd
+	floor  *process
+	dir    string
+}
+
+func withServers(ctx context.Context, run *bench, do func(servers) error) error {
+	p, daemon, err := startExecd(ctx, run)
 	if err != nil {
 		return err
 	}
 	defer p.stop()
-	floor, err := b.startFloor(ctx)
+	floor, err := startFloor(ctx, run)
 	if err != nil {
 		return err
 	}
 	defer floor.stop()
-	dir, err := b.directory("transfer")
+	dir, err := run.directory("transfer")
 	if err != nil {
 		return err
 	}
-	c := newContent(b.bytes(transferSize))
-	if b.selected(rowUpload) {
-		target := filepath.Join(dir, "uploaded")
-		err := b.inTurns(ctx, rowUpload, b.rounds(9, 3), sides{
-			ours: func(ctx context.Context) (float64, error) {
-				began := time.Now()
-				err := c.uploadTo(ctx, daemon, target)
-				return speed(c.size, began), err
-			},
-			floor: func(ctx context.Context) (float64, error) {
-				began := time.Now()
-				err := c.uploadToFloor(ctx, floor)
-				return speed(c.size, began), err
-			},
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if !b.selected(rowDownload) {
-		return nil
-	}
-	source := filepath.Join(dir, "source")
+	return do(servers{daemon, floor, dir})
+}
+
+func measureDownload(ctx context.Context, run *bench, with servers) (pair, error) {
+	c, source := newContent(run.bytes(transferSize)), filepath.Join(with.dir, "source")
 	if err := c.save(source); err != nil {
-		return err
+		return pair{}, err
 	}
-	query := "?path=" + url.QueryEscape(source)
+	path := "?path=" + url.QueryEscape(source)
 	buffer := make([]byte, 256<<10)
-	return b.inTurns(ctx, rowDownload, b.rounds(15, 3), sides{
+	return run.inTurns(ctx, run.rounds(15, 3), sides{
 		ours: func(ctx context.Context) (float64, error) {
 			began := time.Now()
-			response, err := daemon.call(ctx, http.MethodGet, "/files/download"+query, "", nil)
+			response, err := with.daemon.call(ctx, http.MethodGet, "/files/download"+path, "", nil)
 			if err != nil {
 				return 0, err
 			}
-			err = compare(response, c.checker(), buffer)
+			err = c.compare(response, buffer)
 			return speed(c.size, began), err
 		},
 		floor: func(ctx context.Context) (float64, error) {
 			began := time.Now()
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet,
-				floor.url+"/download"+query, nil)
+			response, err := with.floor.get(ctx, "/download"+path)
 			if err != nil {
 				return 0, err
 			}
-			response, err := send(floor.client, request, http.StatusOK)
-			if err != nil {
-				return 0, err
-			}
-			err = compare(response, c.checker(), buffer)
+			err = c.compare(response, buffer)
 			return speed(c.size, began), err
 		},
 	})
 }
 
+// save writes the content to a file.
 func (c content) save(path string) error {
 	file, err := os.Create(path)
 	if err != nil {
@@ -187,8 +193,9 @@ func (c content) save(path string) error {
 }
 
 // compare reads a download to its end and compares every byte.
-func compare(response *http.Response, expected *pattern.Checker, buffer []byte) error {
+func (c content) compare(response *http.Response, buffer []byte) error {
 	defer response.Body.Close()
+	expected := &pattern.Checker{Bytes: c.pattern, Size: c.size}
 	for {
 		n, err := response.Body.Read(buffer)
 		if err := expected.Take(buffer[:n]); err != nil {

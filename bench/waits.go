@@ -21,41 +21,44 @@ const (
 	waitedEnds      = 20 * time.Second // within which the commands end, once all of them run
 )
 
-// measureWaits runs many commands in sandboxes of one service, all at the same time, with a request
-// for each and no other, and measures how long after the end of each its client has the event that
-// reports the end.
-func (b *bench) measureWaits(ctx context.Context) error {
-	return b.withLocal(ctx, "crun", func(s *service, _ *engine) error {
-		count := b.rounds(waitedSandboxes, 5)
-		ids, err := b.runMany(ctx, s, count)
-		if err != nil {
-			return err
-		}
-		daemons := make([]execd, count)
-		err = concurrently(ctx, count, func(ctx context.Context, i int) (err error) {
-			daemons[i], err = s.daemonThroughService(ctx, ids[i])
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		var late pair
-		for range b.rounds(3, 1) {
-			took, err := waitForAll(ctx, daemons, b.rounds(waitedCommands, 100))
-			if err != nil {
-				return err
-			}
-			late.ours.add(slices.Max(took))
-			late.ours.requests = append(late.ours.requests, took...)
-			floor, err := lateLocally(ctx)
-			if err != nil {
-				return err
-			}
-			late.floor.add(floor)
-		}
-		b.results[rowWaits] = late
-		return nil
+// waits has many commands in sandboxes of one service, all at the same time, with a request for each
+// and no other: how long after the end of each its client has the event that reports the end.
+func waits() group {
+	return sharing(onLocal("crun", plan{}),
+		one(row{name: "waits-1500", what: "1500 commands that run at once in 50 sandboxes, through the service with 50 requests a second: the latest report of an end",
+			floor: "a process of the same command line, waited for directly",
+			unit:  milliseconds, target: tail(250)}, // the worst of its few rounds
+			measureWaits))
+}
+
+func measureWaits(ctx context.Context, run *bench, with beside) (late pair, err error) {
+	count := run.rounds(waitedSandboxes, 5)
+	ids, err := with.runMany(ctx, run, count)
+	if err != nil {
+		return late, err
+	}
+	daemons := make([]execd, count)
+	err = concurrently(ctx, count, func(ctx context.Context, i int) (err error) {
+		daemons[i], err = with.daemonThroughService(ctx, ids[i])
+		return err
 	})
+	if err != nil {
+		return late, err
+	}
+	for range run.rounds(3, 1) {
+		took, err := waitForAll(ctx, daemons, run.rounds(waitedCommands, 100))
+		if err != nil {
+			return late, err
+		}
+		late.ours.add(slices.Max(took))
+		late.ours.requests = append(late.ours.requests, took...)
+		floor, err := lateLocally(ctx)
+		if err != nil {
+			return late, err
+		}
+		late.floor.add(floor)
+	}
+	return late, nil
 }
 
 // waitForAll runs the commands and returns how late the end of each was reported, in milliseconds.
@@ -75,7 +78,7 @@ func waitForAll(ctx context.Context, daemons []execd, count int) ([]float64, err
 			return nil, ctx.Err()
 		}
 		sleep := time.Until(allRun) + rand.N(waitedEnds)
-		group.Go(func() { took[i], failures[i] = daemons[i%len(daemons)].late(ctx, sleep) })
+		group.Go(func() { took[i], failures[i] = late(ctx, daemons[i%len(daemons)], sleep) })
 	}
 	group.Wait()
 	return took, errors.Join(failures...)
@@ -87,7 +90,7 @@ func printsItsEnd(sleep time.Duration) string {
 }
 
 // late runs a command and returns how long after its end that was reported, in milliseconds.
-func (d execd) late(ctx context.Context, sleep time.Duration) (float64, error) {
+func late(ctx context.Context, d execd, sleep time.Duration) (float64, error) {
 	s, err := d.run(ctx, printsItsEnd(sleep))
 	if err != nil {
 		return 0, err

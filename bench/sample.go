@@ -32,11 +32,22 @@ type burst struct {
 	attempts int
 }
 
+// add adds the value of an attempt.
 func (s *sample) add(value float64) {
 	s.attempts++
 	s.values = append(s.values, value)
 }
 
+// timed adds how long do takes, in milliseconds.
+func (s *sample) timed(do func() error) error {
+	took, err := timed(do)
+	if err == nil {
+		s.add(took)
+	}
+	return err
+}
+
+// fail adds an attempt without a value.
 func (s *sample) fail() { s.attempts++ }
 
 // addBurst adds the values of one round, which is drawn as a whole.
@@ -143,8 +154,7 @@ func (p *pair) join(other pair) {
 func (p pair) ratio(good direction) float64 { return p.ours.effective(good) / p.floor.median() }
 
 // difference is our effective median less the floor's median, in the row's unit.
-func (p pair) difference(
-	good direction) float64 {
+func (p pair) difference(good direction) float64 {
 	return p.ours.effective(good) - p.floor.median()
 }
 

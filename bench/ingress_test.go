@@ -1,0 +1,27 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// TestWrongAnswersThroughTheIngress: an answer that lost its bytes on the way is not measured.
+func TestWrongAnswersThroughTheIngress(t *testing.T) {
+	run := &bench{scale: scaleQuick}
+	for _, answer := range []string{"", "{}", strings.ToUpper(smallAnswer)} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, answer) // a client that is gone fails on its own side
+		}))
+		t.Cleanup(server.Close)
+		broken := &way{process: &process{client: server.Client()}, base: server.URL}
+		for _, atOnce := range []int{1, clients} {
+			if _, err := measureIngressRate(t.Context(), run, ways{broken, broken}, atOnce); !errors.Is(err, errLost) {
+				t.Errorf("%d clients that are answered with %q: %v", atOnce, answer, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// An agent's trajectory.
+const (
+	agentCommands = 100
+	agentPackage  = 200 // files that a command unpacks
+)
+
+// measureTrajectory measures commands as an agent runs them, with a snapshot after each. The floor
+// is the same in a sandbox without snapshots.
+func measureTrajectory(ctx context.Context, run *bench, with beside) (pair, error) {
+	count := run.rounds(agentCommands, 10)
+	side := func(after func(ctx context.Context, id string) error) figure {
+		return func(ctx context.Context) (float64, error) {
+			id, daemon, err := with.usable(ctx)
+			if err != nil {
+				return 0, err
+			}
+			if err := daemon.complete(ctx, agentPreparation()); err != nil {
+				return 0, err
+			}
+			began := time.Now()
+			for i := range count {
+				if err := errors.Join(daemon.complete(ctx, agentCommand(i)), after(ctx, id)); err != nil {
+					return 0, fmt.Errorf("command %d: %w", i, err)
+				}
+			}
+			took := elapsed(began)
+			return took, errors.Join(with.delete(ctx, id), deleteSnapshots(ctx, with.service, id))
+		}
+	}
+	return run.inTurns(ctx, run.rounds(3, 1), sides{
+		ours: side(func(ctx context.Context, id string) error {
+			_, _, err := snapshot(ctx, with.service, id)
+			return err
+		}),
+		floor: side(func(context.Context, string) error { return nil }),
+	})
+}
+
+// deleteSnapshots deletes the snapshots of a sandbox: a key may have a hundred.
+func deleteSnapshots(ctx context.Context, s *service, id string) error {
+	var page struct{ Items []struct{ ID string } }
+	err := s.call(ctx, http.MethodGet, "/v1/snapshots?pageSize=1000&sandboxId="+id, http.StatusOK, nil, &page)
+	for _, snapshot := range page.Items {
+		err = errors.Join(err, s.call(ctx, http.MethodDelete, "/v1/snapshots/"+snapshot.ID, http.StatusNoContent, nil, nil))
+	}
+	return err
+}
+
+// agentPreparation makes a project of 200 files and a package that can be installed.
+func agentPreparation() string {
+	return fmt.Sprintf(`mkdir -p /project/src /index && cd /index && i=0 && while [ $i -lt %d ]; do echo "line $i" >f$i; i=$((i+1)); done &&
+tar -cf /package.tar -C /index . && cp /index/* /project/src/`, agentPackage)
+}
+
+// agentCommand is one of the commands of an agent: it edits a file, runs the tests, looks for text,
+// and now and then installs a package. Three of four change nothing.
+func agentCommand(i int) string {
+	const tests = `awk 'BEGIN { for (i = 0; i < 3000000; i++) s += i % 7; print s }'`
+	switch i % 8 {
+	case 0:
+		return fmt.Sprintf("mkdir -p /project/lib%d && tar -xf /package.tar -C /project/lib%d && %s", i, i, tests)
+	case 4:
+		return fmt.Sprintf("cd /project && echo 'edit %d' >>src/f%d && %s", i, i%agentPackage, tests)
+	case 2, 6:
+		return "grep -r 'line 7' /project | wc -l"
+	default:
+		return tests
+	}
+}
