@@ -10,6 +10,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"sandbox.internal/bench/measure"
+	"sandbox.internal/bench/report"
 )
 
 // baselines are the ratios that a change may not make worse: those that come out alike from run to
@@ -37,8 +40,8 @@ const (
 	allowedDeviations = 6
 )
 
-func newBaseline(ratios []float64, good direction) baseline {
-	s := sample{values: ratios}
+func newBaseline(ratios []float64, good measure.Direction) baseline {
+	s := measure.Sample{Values: ratios}
 	mean, variance := 0.0, 0.0
 	for _, r := range ratios {
 		mean += r / float64(len(ratios))
@@ -46,18 +49,18 @@ func newBaseline(ratios []float64, good direction) baseline {
 	for _, r := range ratios {
 		variance += (r - mean) * (r - mean) / float64(max(len(ratios)-1, 1))
 	}
-	b := baseline{Ratio: rounded(s.median()), Noise: rounded(math.Sqrt(variance) / mean)}
+	b := baseline{Ratio: measure.Rounded(s.Median()), Noise: measure.Rounded(math.Sqrt(variance) / mean)}
 	allowance := max(leastAllowance, allowedDeviations*b.Noise)
-	if good == higher {
-		b.Worst = rounded(b.Ratio / (1 + allowance))
+	if good == measure.Higher {
+		b.Worst = measure.Rounded(b.Ratio / (1 + allowance))
 	} else {
-		b.Worst = rounded(b.Ratio * (1 + allowance))
+		b.Worst = measure.Rounded(b.Ratio * (1 + allowance))
 	}
 	return b
 }
 
-func (b baseline) holds(ratio float64, good direction) bool {
-	if good == higher {
+func (b baseline) holds(ratio float64, good measure.Direction) bool {
+	if good == measure.Higher {
 		return ratio >= b.Worst
 	}
 	return ratio <= b.Worst
@@ -73,7 +76,7 @@ func readBaselines(path string) (baselines, error) {
 		return read, fmt.Errorf("%s: %w", path, err)
 	}
 	for name := range read.Rows {
-		if !slices.ContainsFunc(rows(), func(r row) bool { return r.name == name }) {
+		if !slices.ContainsFunc(rows(), func(r measure.Row) bool { return r.Name == name }) {
 			return read, fmt.Errorf("%s: no row is called %s", path, name)
 		}
 	}
@@ -82,7 +85,7 @@ func readBaselines(path string) (baselines, error) {
 
 // worse returns why a row fails, for each row that is worse than its baseline, or was not measured
 // although it is among the wanted.
-func worse(r report, against baselines, wanted []string) map[string]error {
+func worse(r report.Report, against baselines, wanted []string) map[string]error {
 	found := make(map[string]error)
 	for _, name := range wanted {
 		found[name] = fmt.Errorf("%s: not measured", name)
@@ -95,7 +98,7 @@ func worse(r report, against baselines, wanted []string) map[string]error {
 		delete(found, row.Name)
 		if !base.holds(*row.Ratio, row.Better) {
 			found[row.Name] = fmt.Errorf("%s: ratio %s; its baseline is %s and fails beyond %s", row.Name,
-				number(*row.Ratio), number(base.Ratio), number(base.Worst))
+				measure.Number(*row.Ratio), measure.Number(base.Ratio), measure.Number(base.Worst))
 		}
 	}
 	return found
@@ -111,7 +114,7 @@ func gate(ctx context.Context, bin string, against baselines) error {
 	names := against.names()
 	for i := range gateMeasurements {
 		measured, failures := measureGate(ctx, bin, names)
-		fmt.Print(measured.table())
+		fmt.Print(measured.Table())
 		if len(failures) > 0 {
 			return errors.Join(failures...)
 		}
@@ -129,22 +132,22 @@ func gate(ctx context.Context, bin string, against baselines) error {
 }
 
 // measureGate measures rows as the gate does, once.
-func measureGate(ctx context.Context, bin string, names []string) (report, []error) {
-	b, err := newBench(bin, scaleGate, names)
+func measureGate(ctx context.Context, bin string, names []string) (report.Report, []error) {
+	b, err := measure.NewRun(bin, measure.ScaleGate, names)
 	if err != nil {
-		return report{}, []error{err}
+		return report.Report{}, []error{err}
 	}
-	defer b.close()
-	results, failures := b.measure(ctx, groups())
-	return newReport(results, 0, load{}), failures
+	defer b.Close()
+	results, failures := b.Measure(ctx, groups())
+	return report.New(results, 0, report.Load{}), failures
 }
 
 // writeBaselines measures the rows of the gate several times and writes what came out.
 func writeBaselines(ctx context.Context, bin, path string, runs int) error {
 	ratios, gated := make(map[string][]float64), []string(nil)
 	for _, r := range rows() {
-		if r.gate {
-			gated = append(gated, r.name)
+		if r.Gate {
+			gated = append(gated, r.Name)
 		}
 	}
 	for i := range runs {
@@ -161,8 +164,8 @@ func writeBaselines(ctx context.Context, bin, path string, runs int) error {
 	}
 	written := baselines{Runs: runs, Rows: make(map[string]baseline)}
 	for _, row := range rows() {
-		if of := ratios[row.name]; len(of) > 0 {
-			written.Rows[row.name] = newBaseline(of, row.unit.better())
+		if of := ratios[row.Name]; len(of) > 0 {
+			written.Rows[row.Name] = newBaseline(of, row.Unit.Better())
 		}
 	}
 	encoded, err := json.MarshalIndent(written, "", "  ")

@@ -3,19 +3,22 @@ package main
 import (
 	"maps"
 	"testing"
+
+	"sandbox.internal/bench/measure"
+	"sandbox.internal/bench/report"
 )
 
 func TestBaseline(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ratios []float64
-		good   direction
+		good   measure.Direction
 		holds  float64
 		fails  float64
 	}{
-		"steady times":  {[]float64{2, 2.02, 1.98}, lower, 2.49, 2.52},
-		"noisy times":   {[]float64{2, 2.4, 1.6}, lower, 4.3, 4.5},
-		"steady rates":  {[]float64{0.8, 0.8, 0.8}, higher, 0.65, 0.63},
-		"better is not": {[]float64{2, 2, 2}, lower, 0.1, 3},
+		"steady times":  {[]float64{2, 2.02, 1.98}, measure.Lower, 2.49, 2.52},
+		"noisy times":   {[]float64{2, 2.4, 1.6}, measure.Lower, 4.3, 4.5},
+		"steady rates":  {[]float64{0.8, 0.8, 0.8}, measure.Higher, 0.65, 0.63},
+		"better is not": {[]float64{2, 2, 2}, measure.Lower, 0.1, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBaseline(tc.ratios, tc.good)
@@ -32,16 +35,16 @@ func TestBaseline(t *testing.T) {
 // TestWorse: a row that has become worse is found, and so is one that was not measured.
 func TestWorse(t *testing.T) {
 	against := baselines{Rows: map[string]baseline{"command": newBaseline([]float64{1.4, 1.4},
-		lower), "cell": newBaseline([]float64{1.2, 1.2}, lower)}}
+		measure.Lower), "cell": newBaseline([]float64{1.2, 1.2}, measure.Lower)}}
 	run := func(command float64, rows ...string) map[string]error {
-		var results []result
+		var results []measure.Result
 		for _, name := range rows {
-			var measured pair
-			measured.ours.add(command)
-			measured.floor.add(1)
-			results = append(results, result{row{name: name, unit: milliseconds}, measured})
+			var measured measure.Pair
+			measured.Ours.Add(command)
+			measured.Floor.Add(1)
+			results = append(results, measure.Result{Row: measure.Row{Name: name, Unit: measure.Milliseconds}, Pair: measured})
 		}
-		return worse(newReport(results, 0, load{}), against, against.names())
+		return worse(report.New(results, 0, report.Load{}), against, against.names())
 	}
 	for name, tc := range map[string]struct {
 		found map[string]error

@@ -4,29 +4,37 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"sandbox.internal/bench/e2b"
+	"sandbox.internal/bench/egress"
+	"sandbox.internal/bench/ingress"
+	"sandbox.internal/bench/inside"
+	"sandbox.internal/bench/measure"
+	"sandbox.internal/bench/pool"
+	"sandbox.internal/bench/sandboxes"
 )
 
 // groups lists every row, in the order of the report, beside what measures it.
-func groups() []group {
+func groups() []measure.Group {
 	return slices.Concat(
-		[]group{commands(), cells(), streams(), transfers(), search()},
-		memory(),
-		lifecycle(),
-		[]group{stored(), manyAtOnce()},
-		localCreates(),
-		[]group{pull()},
-		e2b(),
-		[]group{league(), waits()},
-		snapshots(),
-		[]group{memorySnapshots(), wake(), idle(), pool(), ingress(), egress()},
+		[]measure.Group{inside.Commands(), inside.Cells(), inside.Streams(), inside.Transfers(), inside.Search()},
+		inside.Memory(),
+		sandboxes.Lifecycle(),
+		[]measure.Group{sandboxes.Stored(), sandboxes.ManyAtOnce()},
+		sandboxes.LocalCreates(),
+		[]measure.Group{sandboxes.Pull()},
+		e2b.Rows(),
+		[]measure.Group{e2b.League(), sandboxes.Waits()},
+		sandboxes.Snapshots(),
+		[]measure.Group{sandboxes.MemorySnapshots(), sandboxes.Wake(), sandboxes.Idle(), pool.Rows(), ingress.Rows(), egress.Rows()},
 	)
 }
 
 // rows lists them without what measures them.
-func rows() []row {
-	var rows []row
+func rows() []measure.Row {
+	var rows []measure.Row
 	for _, g := range groups() {
-		rows = append(rows, g.rows...)
+		rows = append(rows, g.Rows...)
 	}
 	return rows
 }
@@ -38,8 +46,8 @@ func beginning(prefixes []string) ([]string, error) {
 	for _, prefix := range prefixes {
 		before := len(names)
 		for _, row := range rows() {
-			if strings.HasPrefix(row.name, prefix) {
-				names = append(names, row.name)
+			if strings.HasPrefix(row.Name, prefix) {
+				names = append(names, row.Name)
 			}
 		}
 		if len(names) == before {
