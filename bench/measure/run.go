@@ -135,6 +135,7 @@ func (run *Run) Measure(ctx context.Context, groups []Group) (results []Result, 
 			continue
 		}
 		names := strings.Join(wanted, ", ")
+		run.now = wanted[0]
 		fmt.Fprintf(os.Stderr, "bench: %s\n", names)
 		measured, err := g.measure(ctx, run)
 		if err != nil {
