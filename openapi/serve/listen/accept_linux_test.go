@@ -1,4 +1,4 @@
-package serve_test
+package listen_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/test/wait"
 )
 
@@ -41,7 +41,7 @@ func TestServeWithoutEpollWatches(t *testing.T) {
 	defer cancel()
 	served := make(chan error, 1)
 	go func() {
-		served <- serve.Serve(ctx, ln, http.NotFoundHandler(), serve.ServeOptions{Logger: zerolog.New(logged)})
+		served <- listen.Serve(ctx, ln, http.NotFoundHandler(), listen.Options{Logger: zerolog.New(logged)})
 	}()
 	connect(t, ln.Addr().(*net.TCPAddr).Port)
 	select {

@@ -1,4 +1,4 @@
-package serve
+package respond
 
 import (
 	"errors"
@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"sandbox.internal/openapi/serve/internal/problem"
 )
 
 // downloadBlock is how much of a file is read and written at a time, in bytes.
@@ -107,7 +109,7 @@ func (d Download) Serve(w http.ResponseWriter) error {
 
 func (d Download) unsatisfiable(w http.ResponseWriter, size int64) error {
 	w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", size))
-	return newProblem(http.StatusRequestedRangeNotSatisfiable,
+	return problem.New(http.StatusRequestedRangeNotSatisfiable,
 		"header Range: must be one range of bytes within the %d of the file", size)
 }
 

@@ -1,4 +1,4 @@
-package serve
+package listen
 
 import (
 	"container/list"
@@ -42,7 +42,7 @@ type connections struct {
 	bytes  int
 }
 
-func newConnections(ln net.Listener, options ServeOptions) *connections {
+func newConnections(ln net.Listener, options Options) *connections {
 	u := &connections{Listener: ln, limit: options.MaxUnauthenticated, most: options.MaxConnections, arrivals: options.Arrivals}
 	u.left.L = &u.mu
 	return u
@@ -231,7 +231,7 @@ func (c *connection) Close() error {
 
 type connKey struct{}
 
-// MaxUnauthenticated returns a value for [ServeOptions.MaxUnauthenticated] that leaves most of the
+// MaxUnauthenticated returns a value for [Options.MaxUnauthenticated] that leaves most of the
 // process's descriptors to others: 1024, or a quarter of what the process may have. Their requests
 // may take 4 MiB of memory together.
 func MaxUnauthenticated() int {
@@ -244,7 +244,7 @@ func MaxUnauthenticated() int {
 }
 
 // NoteAuthenticated exempts the connection of the request that ctx belongs to from
-// [ServeOptions.MaxUnauthenticated]. A [Server] calls it for every request that it authenticates
+// [Options.MaxUnauthenticated]. Package serve calls it for every request that it authenticates
 // itself; it is for handlers that do so.
 func NoteAuthenticated(ctx context.Context) {
 	if conn, ok := ctx.Value(connKey{}).(*connection); ok && conn.counts.Load() {

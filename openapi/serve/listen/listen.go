@@ -1,4 +1,6 @@
-package serve
+// Package listen serves HTTP with bounds that net/http lacks: on connections, on bodies in time,
+// and on the end of a service.
+package listen
 
 import (
 	"cmp"
@@ -25,8 +27,8 @@ const (
 	handlerExit = time.Second
 )
 
-// errStopping is the cause of a request context that ends because the service does.
-var errStopping = errors.New("the service is stopping")
+// ErrStopping is the cause of a request context that ends because the service does.
+var ErrStopping = errors.New("the service is stopping")
 
 // Listener returns a listener of the socket that a process was started with, which it closes. The
 // socket is named after its environment variable. Without one it listens at the address.
@@ -46,8 +48,8 @@ func Listener(inherited *os.File, network, address string) (net.Listener, error)
 	return listener, nil
 }
 
-// ServeOptions configures [Serve].
-type ServeOptions struct {
+// Options configures [Serve].
+type Options struct {
 	// Logger receives what net/http has to say.
 	Logger zerolog.Logger
 	// Grace is how long requests in flight may go on after the stop. With 0 they are
@@ -89,13 +91,13 @@ type ServeOptions struct {
 //
 // There is no write timeout: streams and downloads may take hours and guard each
 // write themselves.
-func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options ServeOptions) error {
+func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options Options) error {
 	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
 	defer drain()
 	base := context.WithValue(context.WithoutCancel(ctx), drainKey{}, draining)
 	// Requests outlive ctx by the grace, so they must not be cancelled with it.
 	base, cut := context.WithCancelCause(base)
-	defer cut(errStopping)
+	defer cut(ErrStopping)
 
 	running := newInflight(withResets(withRequestBodies(handler, cmp.Or(options.BodyTimeout, bodyTime))))
 	server := &http.Server{
@@ -142,7 +144,7 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		}
 		<-served
 	}
-	cut(errStopping)
+	cut(ErrStopping)
 	// The listener is closed already; another error of Close cannot be handled.
 	_ = server.Close()
 	if !running.wait(handlerExit) {
@@ -197,7 +199,8 @@ type temporaryError struct{ error }
 func (e temporaryError) Unwrap() error { return e.error }
 
 // Timeout and Temporary implement [net.Error].
-func (temporaryError) Timeout() bool   { return false }
+func (temporaryError) Timeout() bool { return false }
+
 func (temporaryError) Temporary() bool { return true }
 
 type drainKey struct{}
@@ -222,7 +225,7 @@ func UntilDraining(ctx context.Context) (context.Context, context.CancelFunc) {
 	if draining == nil {
 		return ctx, func() { cancel(nil) }
 	}
-	forget := context.AfterFunc(draining, func() { cancel(errStopping) })
+	forget := context.AfterFunc(draining, func() { cancel(ErrStopping) })
 	return ctx, func() {
 		forget()
 		cancel(nil)

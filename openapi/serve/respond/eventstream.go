@@ -1,4 +1,6 @@
-package serve
+// Package respond writes the bodies of responses that may be long: event streams, downloads, and
+// whatever else has to give up on a client that takes nothing.
+package respond
 
 import (
 	"bytes"
@@ -145,7 +147,7 @@ func (s *EventStream) flush() error {
 	}
 	if !s.started {
 		s.started = true
-		startEvents(s.body.w)
+		StartEvents(s.body.w)
 	}
 	if s.buffer != nil {
 		_, err := s.body.Write(*s.buffer)
@@ -160,11 +162,21 @@ func (s *EventStream) flush() error {
 	return nil
 }
 
-// startEvents writes the header of an event stream.
-func startEvents(w http.ResponseWriter) {
+// StartEvents writes the header of an event stream.
+func StartEvents(w http.ResponseWriter) {
 	header := w.Header()
 	header.Set("Content-Type", MIMEEventStream)
 	header.Set("Cache-Control", "no-cache")
 	header.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
+}
+
+// MIMEEventStream is the media type of event streams.
+const MIMEEventStream = "text/event-stream"
+
+// Continue returns a stream whose header StartEvents has written.
+func Continue(ctx context.Context, w http.ResponseWriter) *EventStream {
+	out := NewEventStream(ctx, w, EventStreamOptions{})
+	out.started = true
+	return out
 }

@@ -1,16 +1,17 @@
-package serve
+package check
 
 import (
 	"strings"
 
 	"sandbox.internal/openapi/rules"
+	"sandbox.internal/openapi/serve/internal/problem"
 )
 
 // maxQuoted limits how much of a client's own text a message repeats, in bytes.
 const maxQuoted = 128
 
-// shorten cuts text that a client chose.
-func shorten(s string) string {
+// Shorten cuts text that a client chose.
+func Shorten(s string) string {
 	if len(s) <= maxQuoted {
 		return s
 	}
@@ -25,10 +26,10 @@ func placeOf(param *rules.Parameter) string {
 	return param.In + " parameter " + param.Name
 }
 
-// explain says in one line which rule is broken, and where in the parameter or the body.
-func explain(place string, broken *rules.Violation) error {
+// Explain says in one line which rule is broken, and where in the parameter or the body.
+func Explain(place string, broken *rules.Violation) error {
 	for _, step := range broken.Path {
-		place += "/" + shorten(step)
+		place += "/" + Shorten(step)
 	}
-	return Invalid("%s: %s", place, broken.Rule)
+	return problem.Invalid("%s: %s", place, broken.Rule)
 }

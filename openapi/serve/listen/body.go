@@ -1,7 +1,6 @@
-package serve
+package listen
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -186,14 +185,9 @@ func DeadlinePerPart(r *http.Request) { setPace(r, pacePart) }
 // closed after the response. Call it before anything else wraps the body.
 func ForwardBody(r *http.Request) { setPace(r, paceForwarded) }
 
-// SetBodyTime sets how long each part of a body that is not JSON may take to arrive. It is for
-// handlers that have checked who sends it.
-func SetBodyTime(ctx context.Context, limit time.Duration) {
-	state := stateOf(ctx)
-	if state == nil || state.body == nil {
-		return
-	}
-	body, ok := state.body.ReadCloser.(*requestBody)
+// SetBodyTime sets how long each part of a request's body may take to arrive.
+func SetBodyTime(of io.ReadCloser, limit time.Duration) {
+	body, ok := of.(*requestBody)
 	if !ok {
 		return
 	}
@@ -206,5 +200,5 @@ func SetBodyTime(ctx context.Context, limit time.Duration) {
 	body.extend()
 }
 
-// late reports whether a body has not arrived in its time.
-func late(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+// Late reports whether a body has not arrived in its time.
+func Late(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

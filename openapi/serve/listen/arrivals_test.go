@@ -1,4 +1,4 @@
-package serve_test
+package listen_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/test/wait"
 )
 
@@ -21,7 +21,7 @@ func TestArrivals(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/disregard":
-			serve.Disregard(r.Context())
+			listen.Disregard(r.Context())
 		case "/upgrade":
 			conn, _, err := http.NewResponseController(w).Hijack()
 			if err != nil {
@@ -37,7 +37,7 @@ func TestArrivals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	arrivals := serve.NewArrivals()
+	arrivals := listen.NewArrivals()
 	settles := func(pending bool) {
 		t.Helper()
 		wait.Until(t, fmt.Sprintf("pending is %t", pending), func() bool { return arrivals.Pending() == pending })
@@ -48,7 +48,7 @@ func TestArrivals(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() {
-		served <- serve.Serve(ctx, listener, handler, serve.ServeOptions{Logger: zerolog.Nop(), Arrivals: arrivals})
+		served <- listen.Serve(ctx, listener, handler, listen.Options{Logger: zerolog.Nop(), Arrivals: arrivals})
 	}()
 	defer func() {
 		stop()
@@ -103,12 +103,12 @@ func TestArrivalBeforeAccept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	arrivals := serve.NewArrivals()
+	arrivals := listen.NewArrivals()
 	held := &heldListener{TCPListener: listener.(*net.TCPListener), release: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() {
-		served <- serve.Serve(ctx, held, http.NotFoundHandler(), serve.ServeOptions{Logger: zerolog.Nop(), Arrivals: arrivals})
+		served <- listen.Serve(ctx, held, http.NotFoundHandler(), listen.Options{Logger: zerolog.Nop(), Arrivals: arrivals})
 	}()
 	defer func() {
 		stop()

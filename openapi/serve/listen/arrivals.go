@@ -1,4 +1,4 @@
-package serve
+package listen
 
 import (
 	"context"
@@ -18,7 +18,7 @@ type Arrivals struct {
 	open     map[*connection]struct{}
 }
 
-// NewArrivals returns the arrivals for [ServeOptions.Arrivals] of one service.
+// NewArrivals returns the arrivals for [Options.Arrivals] of one service.
 func NewArrivals() *Arrivals { return &Arrivals{open: make(map[*connection]struct{})} }
 
 // Pending reports whether there is a connection that was not accepted, or a part of a request that
