@@ -1,4 +1,6 @@
-package box
+// Package hostpaths decides which paths of the host a sandbox may have, and mounts what was decided
+// about, whatever a sandbox puts there meanwhile.
+package hostpaths
 
 import (
 	"errors"
@@ -8,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
@@ -22,17 +26,42 @@ func (r brokenRule) Error() string { return string(r) }
 // errLeadsOut is a path that leaves the directory that it belongs below.
 var errLeadsOut = errors.New("leads out")
 
-// hostPathRules are the configured ones, with what the service and the engine keep for themselves
-// under every name that it has.
-func hostPathRules(options Options, info engine.Info) lifecycle.HostPaths {
-	rules := lifecycle.HostPaths{None: options.NoHostVolumes, Allowed: options.AllowedHostPaths}
-	for _, path := range slices.Concat(info.OwnPaths, options.OwnPaths) {
+// Paths are the paths of the host that volumes show. The zero value permits all that the rules of
+// [lifecycle.HostPaths] do, and pins none.
+type Paths struct {
+	rules lifecycle.HostPaths
+	pins  string // the directory in which paths are pinned; empty where they cannot be
+	log   zerolog.Logger
+}
+
+// New follows the rules, with what the service and the engine keep for themselves, which is
+// own, under every name that it has. It pins paths in the directory where that is possible.
+func New(rules lifecycle.HostPaths, own []string, directory string, log zerolog.Logger) Paths {
+	for _, path := range own {
 		rules.Never = append(rules.Never, path)
 		if real := realName(path); real != path {
 			rules.Never = append(rules.Never, real)
 		}
 	}
-	return rules
+	p := Paths{rules: rules, log: log}
+	if directory == "" {
+		return p
+	}
+	pins, err := preparePins(directory)
+	if err != nil {
+		log.Warn().Err(err).Msg("host paths cannot be pinned: a process that can write to a directory above one could exchange it while a sandbox is started")
+		return p
+	}
+	p.pins = pins
+	return p
+}
+
+// Pinned reports whether paths are pinned.
+func (p Paths) Pinned() bool { return p.pins != "" }
+
+// CheckVolumes refuses volumes that break a rule as they are written.
+func (p Paths) CheckVolumes(volumes []lifecycle.Volume, role lifecycle.Role) error {
+	return p.rules.CheckVolumes(volumes, role)
 }
 
 // realName follows the symbolic links on the way to a path, which need not exist.
@@ -47,11 +76,10 @@ func realName(path string) string {
 	}
 }
 
-// mount returns where a volume comes from, and refuses what breaks a rule. Whether a path may be
-// looked at is decided before the disk is asked about it, so that a refusal does not show what
-// there is. What is mounted is the path with its symbolic links followed. It returns an Error of
-// KindInvalid that names the volume.
-func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
+// Mount returns where a volume comes from, and refuses what breaks a rule. The rules decide before
+// the disk is asked about a path, so that a refusal does not show what there is. The mount has the
+// path with its symbolic links followed. An error is an Error of KindInvalid that names the volume.
+func (p Paths) Mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	mount := engine.Mount{Target: v.MountPath, ReadOnly: v.ReadOnly, Volume: v.ClaimName}
 	if v.ClaimName != "" {
 		mount.SubPath = v.SubPath
@@ -60,11 +88,11 @@ func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	refuse := func(rule string) (engine.Mount, error) {
 		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].host.path: %.128q %s", i, v.HostPath, rule)
 	}
-	if rule := c.hostPaths.Broken(filepath.Join(v.HostPath, v.SubPath)); rule != "" {
+	if rule := p.rules.Broken(filepath.Join(v.HostPath, v.SubPath)); rule != "" {
 		return refuse(rule)
 	}
 	var broken brokenRule
-	base, err := followLinks(v.HostPath, c.passes)
+	base, err := followLinks(v.HostPath, p.passes)
 	switch {
 	case errors.As(err, &broken):
 		return refuse(string(broken))
@@ -75,7 +103,7 @@ func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 		if !overlap(path, base) {
 			return errLeadsOut
 		}
-		return c.passes(path)
+		return p.passes(path)
 	})
 	switch {
 	case errors.As(err, &broken):
@@ -85,10 +113,10 @@ func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	case err != nil:
 		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %.128q does not exist below %.128q, or cannot be read", i, v.SubPath, v.HostPath)
 	}
-	if rule := c.hostPaths.Broken(resolved); rule != "" {
+	if rule := p.rules.Broken(resolved); rule != "" {
 		return refuse(rule)
 	}
-	if rule, err := c.brokenByMounts(resolved); err != nil || rule != "" {
+	if rule, err := p.brokenByMounts(resolved); err != nil || rule != "" {
 		if err != nil {
 			return engine.Mount{}, fmt.Errorf("volumes[%d].host.path: %w", i, err)
 		}
@@ -102,8 +130,8 @@ func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 }
 
 // passes returns the rule that forbids even to look at a path, as a brokenRule.
-func (c *Containers) passes(path string) error {
-	if rule := c.hostPaths.BrokenOnTheWay(path); rule != "" {
+func (p Paths) passes(path string) error {
+	if rule := p.rules.BrokenOnTheWay(path); rule != "" {
 		return brokenRule(rule)
 	}
 	return nil

@@ -1,10 +1,11 @@
-package box
+package hostpaths
 
 import (
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -59,18 +60,18 @@ func sweepPins(directory string) error {
 	return errors.Join(errs...)
 }
 
-// pinAll replaces the host's paths in a container's mounts by pins of them. release removes the
+// PinAll replaces the host's paths in a container's mounts by pins of them. release removes the
 // pins. The mounts stay as they are where nothing can be pinned.
-func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (release func(), err error) {
+func (p Paths) PinAll(record lifecycle.Record, mounts []engine.Mount) (release func(), err error) {
 	var pins []string
 	release = func() {
 		for _, place := range pins {
 			if err := unpin(place); err != nil {
-				c.options.Logger.Error().Err(err).Str("sandbox_id", record.Sandbox.ID).Msg("cannot release a pinned host path; retried at the next start of the service")
+				p.log.Error().Err(err).Str("sandbox_id", record.Sandbox.ID).Msg("cannot release a pinned host path; retried at the next start of the service")
 			}
 		}
 	}
-	if !c.pins {
+	if !p.Pinned() {
 		return release, nil
 	}
 	volumes := record.Spec.Volumes
@@ -79,7 +80,7 @@ func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (rel
 		if v.HostPath == "" {
 			continue
 		}
-		place := filepath.Join(c.options.PinDirectory, record.Sandbox.ID+"-"+strconv.Itoa(i))
+		place := filepath.Join(p.pins, record.Sandbox.ID+"-"+strconv.Itoa(i))
 		err := pin(asked[i].HostPath, place)
 		if err == nil {
 			pins = append(pins, place)
@@ -95,17 +96,40 @@ func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (rel
 	return release, nil
 }
 
-// pinAgain returns the mounts of the volumes of a box that is made or started again. The host's
+// PinAgain returns the mounts of the volumes of a box that is made or started again. The host's
 // paths are pinned where they were when it was made: the engine knows these places.
-func (c *Containers) pinAgain(record lifecycle.Record) (mounts []engine.Mount, release func(), err error) {
+func (p Paths) PinAgain(record lifecycle.Record) (mounts []engine.Mount, release func(), err error) {
 	mounts = make([]engine.Mount, len(record.Spec.Volumes))
 	for i, v := range record.Spec.Volumes {
-		if mounts[i], err = c.mount(i, v); err != nil {
+		if mounts[i], err = p.Mount(i, v); err != nil {
 			return nil, nil, err
 		}
 	}
-	release, err = c.pinAll(record, mounts)
+	release, err = p.PinAll(record, mounts)
 	return mounts, release, err
+}
+
+// CheckMounted resolves the host's paths once more, after the engine has mounted them, where they
+// could not be pinned: another process may have put a link in the place of a directory between the
+// check and the mount. A link that was there for that moment only is not found.
+func (p Paths) CheckMounted(volumes []lifecycle.Volume, mounted []engine.Mount) error {
+	if p.Pinned() {
+		return nil
+	}
+	for i, v := range volumes {
+		if v.HostPath == "" {
+			continue
+		}
+		again, err := p.Mount(i, v)
+		if err != nil || !slices.Contains(mounted, again) {
+			return exchanged(i, v)
+		}
+	}
+	return nil
+}
+
+func exchanged(i int, v lifecycle.Volume) error {
+	return lifecycle.BoxFailuref(lifecycle.ReasonContainerError, "volumes[%d].host.path: %q %v", i, v.HostPath, errExchanged)
 }
 
 // errExchanged is a path that is no longer what it was when it was checked.

@@ -1,4 +1,4 @@
-package box
+package spares
 
 import (
 	"sync"
@@ -8,7 +8,7 @@ import (
 )
 
 // run makes and removes spares, one at a time, until close is called.
-func (s *spares) run() {
+func (s *Spares) run() {
 	defer close(s.closed)
 	for {
 		do, wait := s.due()
@@ -31,10 +31,10 @@ func (s *spares) run() {
 
 // due returns what is to be done now; nil when that is nothing, and for how long, unless something
 // changes.
-func (s *spares) due() (do func(), wait time.Duration) {
+func (s *Spares) due() (do func(), wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.containers.options.Clock()
+	now := s.of.Clock()
 	if s.isClosing() {
 		return nil, spareAge
 	}
@@ -52,13 +52,13 @@ func (s *spares) due() (do func(), wait time.Duration) {
 			next = earlier(next, one.since.Add(spareAge))
 		}
 	}
-	if count == s.size || s.working > 0 { // the end of work wakes
+	if count == s.of.Size || s.working > 0 { // the end of work wakes
 		return nil, next.Sub(now)
 	}
 	if rested := s.rested.Add(spareRest); now.Before(rested) {
 		return nil, rested.Sub(now)
 	}
-	one := &spare{record: s.containers.spareRecord(), state: spareMaking, since: now}
+	one := &spare{record: s.of.Record(), state: spareMaking, since: now}
 	s.all[one.record.Box] = one
 	return func() { s.make(one) }, 0
 }
@@ -70,8 +70,8 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-func (s *spares) make(one *spare) {
-	err := s.containers.startNetwork(s.containers.ctx, one.record)
+func (s *Spares) make(one *spare) {
+	err := s.of.Start(one.record)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -79,12 +79,12 @@ func (s *spares) make(one *spare) {
 		one.state = spareEnding
 		s.failed(err)
 	case one.state == spareMaking: // and has not ended meanwhile
-		one.state, one.since = spareFree, s.containers.options.Clock()
+		one.state, one.since = spareFree, s.of.Clock()
 	}
 }
 
-func (s *spares) remove(one *spare) {
-	err := s.containers.removeNetwork(s.containers.ctx, one.record)
+func (s *Spares) remove(one *spare) {
+	err := s.of.Remove(one.record)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *spares) remove(one *spare) {
 }
 
 // clear removes every spare that no sandbox has taken.
-func (s *spares) clear() {
+func (s *Spares) clear() {
 	var left []lifecycle.Record
 	s.mu.Lock()
 	for _, one := range s.all {
@@ -107,23 +107,23 @@ func (s *spares) clear() {
 	var group sync.WaitGroup
 	for _, record := range left {
 		group.Go(func() {
-			if err := s.containers.removeNetwork(s.containers.ctx, record); err != nil {
-				s.containers.options.Logger.Warn().Err(err).Msg("cannot remove a prepared network; removed at the next start of the service")
+			if err := s.of.Remove(record); err != nil {
+				s.of.Log.Warn().Err(err).Msg("cannot remove a prepared network; removed at the next start of the service")
 			}
 		})
 	}
 	group.Wait()
 }
 
-// close ends the work, and returns when no spare is left, or closePatience is over.
-func (s *spares) close() {
+// Close ends the work, and returns when no spare is left, or closePatience is over.
+func (s *Spares) Close() {
 	s.once.Do(func() { close(s.closing) })
-	timer := time.AfterFunc(closePatience, s.containers.cancel)
+	timer := time.AfterFunc(closePatience, s.of.GiveUp)
 	<-s.closed
 	timer.Stop()
 }
 
-func (s *spares) isClosing() bool {
+func (s *Spares) isClosing() bool {
 	select {
 	case <-s.closing:
 		return true

@@ -1,4 +1,5 @@
-package box
+// Package spares keeps networks of sandboxes ahead.
+package spares
 
 import (
 	"errors"
@@ -6,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"sandbox.internal/server/lifecycle"
 )
@@ -55,10 +58,9 @@ const (
 	spareEnding spareState = "ending" // it is to be removed
 )
 
-// spares keeps a number of networks ahead.
-type spares struct {
-	containers *Containers
-	size       int
+// Spares keeps a number of networks ahead.
+type Spares struct {
+	of Networks
 
 	mu       sync.Mutex
 	all      map[string]*spare // by the identity of the box
@@ -75,10 +77,21 @@ type spares struct {
 	closed  chan struct{} // closed when none is left
 }
 
-// newSpares keeps that many networks ahead until close is called.
-func newSpares(c *Containers, size int) *spares {
-	s := &spares{
-		containers: c, size: size, all: map[string]*spare{}, rested: c.options.Clock(),
+// Networks are what is made ahead, so many of them.
+type Networks struct {
+	Size   int
+	Clock  func() time.Time
+	Log    zerolog.Logger
+	Record func() lifecycle.Record      // of the next sandbox to come, as far as it is known
+	Start  func(lifecycle.Record) error // the network of a record
+	Remove func(lifecycle.Record) error
+	GiveUp func() // breaks off what is under way
+}
+
+// New keeps networks ahead until close is called.
+func New(of Networks) *Spares {
+	s := &Spares{
+		of: of, all: map[string]*spare{}, rested: of.Clock(),
 		woken: make(chan struct{}, 1), closing: make(chan struct{}), closed: make(chan struct{}),
 	}
 	go s.run()
@@ -86,22 +99,22 @@ func newSpares(c *Containers, size int) *spares {
 }
 
 // failed begins a pause. The caller holds the lock.
-func (s *spares) failed(err error) {
+func (s *Spares) failed(err error) {
 	pause := min(sparePause<<min(s.failures, 10), longestSparePause)
 	s.failures++
-	s.paused = s.containers.options.Clock().Add(pause)
-	s.containers.options.Logger.Warn().Err(err).Dur("retry_in", pause).Msg("cannot prepare networks; sandboxes start slower until the next attempt")
+	s.paused = s.of.Clock().Add(pause)
+	s.of.Log.Warn().Err(err).Dur("retry_in", pause).Msg("cannot prepare networks; sandboxes start slower until the next attempt")
 }
 
-func (s *spares) wake() {
+func (s *Spares) wake() {
 	select {
 	case s.woken <- struct{}{}:
 	default:
 	}
 }
 
-// begin is called before work of the engine's for a sandbox, and the returned function after it.
-func (s *spares) begin() (end func()) {
+// Begin is called before work of the engine's for a sandbox, and the returned function after it.
+func (s *Spares) Begin() (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.working++
@@ -109,17 +122,17 @@ func (s *spares) begin() (end func()) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.working--
-		s.rested = s.containers.options.Clock()
+		s.rested = s.of.Clock()
 		s.wake()
 	}
 }
 
-// take gives the record the oldest free network, and with it the id of the sandbox. It returns
+// Take gives the record the oldest free network, and with it the id of the sandbox. It returns
 // false when there is none.
-func (s *spares) take(record *lifecycle.Record) bool {
+func (s *Spares) Take(record *lifecycle.Record) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.containers.options.Clock()
+	now := s.of.Clock()
 	var oldest *spare
 	for _, one := range s.all {
 		if one.state == spareFree && now.Sub(one.since) < spareAge && (oldest == nil || one.since.Before(oldest.since)) {
@@ -138,9 +151,9 @@ func (s *spares) take(record *lifecycle.Record) bool {
 	return true
 }
 
-// claim reports whether the network of the box was taken and not used yet. From here on it is the
+// Claim reports whether the network of the box was taken and not used yet. From here on it is the
 // box's alone.
-func (s *spares) claim(box string) bool {
+func (s *Spares) Claim(box string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.all[box]
@@ -151,20 +164,20 @@ func (s *spares) claim(box string) bool {
 	return true
 }
 
-// boxes returns the identities of the boxes of all spares: of those that were taken while their
+// Boxes returns the identities of the boxes of all spares: of those that were taken while their
 // records may be on their way to the disk.
-func (s *spares) boxes() []string {
+func (s *Spares) Boxes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.containers.options.Clock()
+	now := s.of.Clock()
 	maps.DeleteFunc(s.all, func(_ string, one *spare) bool {
 		return one.state == spareTaken && now.Sub(one.since) >= takenPatience
 	})
 	return slices.Collect(maps.Keys(s.all))
 }
 
-// ended is called when the container of a box has ended, which may be a spare.
-func (s *spares) ended(box string) {
+// Ended is called when the container of a box has ended, which may be a spare.
+func (s *Spares) Ended(box string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if one := s.all[box]; one != nil && (one.state == spareMaking || one.state == spareFree) {
@@ -174,8 +187,8 @@ func (s *spares) ended(box string) {
 	}
 }
 
-// replace ends every spare that is free: the engine may have been away, and its containers with it.
-func (s *spares) replace() {
+// Replace ends every spare that is free: the engine may have been away, and its containers with it.
+func (s *Spares) Replace() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range s.all {
@@ -186,7 +199,8 @@ func (s *spares) replace() {
 	s.wake()
 }
 
-func (s *spares) count() (free, taken, missed int) {
+// Count returns how many are free, how many sandboxes took one, and how many found none.
+func (s *Spares) Count() (free, taken, missed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range s.all {

@@ -1,4 +1,4 @@
-package box
+package images
 
 import (
 	"context"
@@ -11,38 +11,38 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Images manages the images of an engine.
-type Images struct {
-	access *imageAccess
+// Store manages the images of an engine.
+type Store struct {
+	access *Access
 	store  engine.ImageStore
 }
 
-var _ lifecycle.ImageStore = (*Images)(nil)
+var _ lifecycle.ImageStore = (*Store)(nil)
 
-// Images returns what manages the images of the engine, where store is the engine's own. Pulls go
-// through the engine, which may be measured.
-func (c *Containers) Images(ctx context.Context, store engine.ImageStore) *Images {
-	images := &Images{access: c.images, store: store}
+// NewStore returns what manages the images of an engine, and forgets the grants of those that it
+// has no more.
+func NewStore(ctx context.Context, access *Access, store engine.ImageStore) *Store {
+	images := &Store{access: access, store: store}
 	images.tidy(ctx)
 	return images
 }
 
 // tidy is no matter of the caller's: what it leaves does no harm.
-func (i *Images) tidy(ctx context.Context) {
+func (i *Store) tidy(ctx context.Context) {
 	if err := i.access.tidy(ctx, i.store); err != nil {
 		i.access.log.Warn().Err(err).Msg("cannot update the grants of images")
 	}
 }
 
 // Images implements lifecycle.ImageStore.
-func (i *Images) Images(ctx context.Context) ([]lifecycle.Image, error) {
+func (i *Store) Images(ctx context.Context) ([]lifecycle.Image, error) {
 	list, err := i.store.ListImages(ctx)
-	return fromEngine(list), ofImages(err)
+	return FromEngine(list), ofImages(err)
 }
 
 // Pull implements lifecycle.ImageStore.
-func (i *Images) Pull(ctx context.Context, ref string, auth *lifecycle.ImageAuth) (lifecycle.Image, error) {
-	id, err := i.access.pullForAll(ctx, ref, registryAuth(auth))
+func (i *Store) Pull(ctx context.Context, ref string, auth *lifecycle.ImageAuth) (lifecycle.Image, error) {
+	id, err := i.access.pullForAll(ctx, ref, RegistryAuth(auth))
 	if errors.Is(err, engine.ErrImage) {
 		return lifecycle.Image{}, &lifecycle.Error{Kind: lifecycle.KindImagePull, Message: err.Error()}
 	}
@@ -60,8 +60,8 @@ func (i *Images) Pull(ctx context.Context, ref string, auth *lifecycle.ImageAuth
 	return list[at], nil
 }
 
-// registryAuth returns credentials as the engine takes them; nil is none.
-func registryAuth(auth *lifecycle.ImageAuth) *engine.RegistryAuth {
+// RegistryAuth returns credentials as the engine takes them; nil is none.
+func RegistryAuth(auth *lifecycle.ImageAuth) *engine.RegistryAuth {
 	if auth == nil {
 		return nil
 	}
@@ -69,19 +69,19 @@ func registryAuth(auth *lifecycle.ImageAuth) *engine.RegistryAuth {
 }
 
 // Load implements lifecycle.ImageStore.
-func (i *Images) Load(ctx context.Context, archive io.Reader) ([]lifecycle.Image, error) {
+func (i *Store) Load(ctx context.Context, archive io.Reader) ([]lifecycle.Image, error) {
 	list, err := i.store.LoadImages(ctx, archive)
 	if errors.Is(err, engine.ErrImage) {
 		return nil, lifecycle.Invalidf("body: is no archive of images that can be loaded: %v", err)
 	}
 	if err == nil {
-		err = i.access.loaded(ctx, list)
+		err = i.access.Loaded(ctx, list)
 	}
-	return fromEngine(list), ofImages(err)
+	return FromEngine(list), ofImages(err)
 }
 
 // Remove implements lifecycle.ImageStore.
-func (i *Images) Remove(ctx context.Context, ref string) error {
+func (i *Store) Remove(ctx context.Context, ref string) error {
 	err := i.store.RemoveImage(ctx, ref)
 	switch {
 	case errors.Is(err, engine.ErrNotFound):
@@ -95,7 +95,7 @@ func (i *Images) Remove(ctx context.Context, ref string) error {
 }
 
 // Prune implements lifecycle.ImageStore.
-func (i *Images) Prune(ctx context.Context, all bool) (lifecycle.PrunedImages, error) {
+func (i *Store) Prune(ctx context.Context, all bool) (lifecycle.PrunedImages, error) {
 	pruned, err := i.store.PruneImages(ctx, all)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return lifecycle.PrunedImages{}, &lifecycle.Error{Kind: lifecycle.KindUnsupported, Message: err.Error()}
@@ -104,7 +104,8 @@ func (i *Images) Prune(ctx context.Context, all bool) (lifecycle.PrunedImages, e
 	return lifecycle.PrunedImages{FreedBytes: pruned.Bytes, Recent: pruned.Recent, Grace: pruned.Grace}, ofImages(err)
 }
 
-func fromEngine(list []engine.Image) []lifecycle.Image {
+// FromEngine returns images of an engine as clients see them.
+func FromEngine(list []engine.Image) []lifecycle.Image {
 	images := make([]lifecycle.Image, len(list))
 	for i, image := range list {
 		images[i] = lifecycle.Image{ID: image.ID, Names: image.Names, Bytes: image.Bytes, CreatedAt: image.Created, InUse: image.InUse}

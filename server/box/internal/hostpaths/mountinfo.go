@@ -1,4 +1,4 @@
-package box
+package hostpaths
 
 import (
 	"bufio"
@@ -32,7 +32,7 @@ var kernelFileSystems = []string{
 // brokenByMounts returns [lifecycle.RuleNever] or [lifecycle.RuleSystem] for a path, with its links
 // followed, that shows by a mount what cannot be mounted: the path itself or something mounted
 // below it is a file system of the kernel, or overlaps a protected path in the same file system.
-func (c *Containers) brokenByMounts(path string) (rule string, err error) {
+func (p Paths) brokenByMounts(path string) (rule string, err error) {
 	mounts, err := mountPoints()
 	if err != nil {
 		return "", err
@@ -47,10 +47,10 @@ func (c *Containers) brokenByMounts(path string) (rule string, err error) {
 		if slices.Contains(kernelFileSystems, m.kind) {
 			return lifecycle.RuleNever, nil
 		}
-		if m.shows(mounts, c.hostPaths.Never) {
+		if m.shows(mounts, p.rules.Never) {
 			return lifecycle.RuleNever, nil
 		}
-		if m.shows(mounts, c.hostPaths.System()) {
+		if m.shows(mounts, p.rules.System()) {
 			return lifecycle.RuleSystem, nil
 		}
 	}

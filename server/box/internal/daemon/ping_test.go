@@ -1,10 +1,8 @@
-package box_test
+package daemon
 
 import (
 	"testing"
 	"time"
-
-	"sandbox.internal/server/box"
 )
 
 // TestQuestionsThinOut counts the questions that an execd gets that takes long to start, by adding
@@ -21,7 +19,7 @@ func TestQuestionsThinOut(t *testing.T) {
 	} {
 		waited, questions := time.Duration(0), 1
 		for waited < tt.after {
-			waited += box.AskAgain(waited)
+			waited += askAgain(waited)
 			questions++
 		}
 		if questions > tt.atMost {

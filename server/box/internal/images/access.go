@@ -1,4 +1,5 @@
-package box
+// Package images gets images from an engine for those who may have them.
+package images
 
 import (
 	"context"
@@ -20,8 +21,8 @@ import (
 // that an administrator pulled or loaded, and that other programs put into the engine, are every
 // key's.
 
-// ImageGrants keeps which keys may have which images. Changes are durable when the call returns.
-type ImageGrants interface {
+// Grants keeps which keys may have which images. Changes are durable when the call returns.
+type Grants interface {
 	ImageGrants(ctx context.Context) ([]lifecycle.ImageGrant, error)
 	ChangeImageGrants(ctx context.Context, add, remove []lifecycle.ImageGrant) error
 }
@@ -29,10 +30,10 @@ type ImageGrants interface {
 // everyKey is the [lifecycle.ImageGrant].Key of an image that any key may have.
 const everyKey = ""
 
-// imageAccess gets images for sandboxes.
-type imageAccess struct {
+// Access gets images for sandboxes.
+type Access struct {
 	engine engine.Engine
-	grants ImageGrants // nil: they are kept in memory alone
+	grants Grants // nil: they are kept in memory alone
 	log    zerolog.Logger
 
 	mu sync.Mutex // guards what follows
@@ -46,20 +47,20 @@ type imageAccess struct {
 // storedImage is an image under the names of one repository.
 type storedImage struct{ repository, id string }
 
-// openImageAccess reads the grants.
-func openImageAccess(ctx context.Context, options Options) (*imageAccess, error) {
-	a := &imageAccess{
-		engine: options.Engine, grants: options.ImageGrants, log: options.Logger,
+// Open reads the grants.
+func Open(ctx context.Context, from engine.Engine, grants Grants, log zerolog.Logger) (*Access, error) {
+	a := &Access{
+		engine: from, grants: grants, log: log,
 		known: map[storedImage]map[string]bool{}, pulling: map[lifecycle.ImageGrant]int{}, stays: map[lifecycle.ImageGrant]bool{},
 	}
 	if a.grants == nil {
 		return a, nil
 	}
-	grants, err := a.grants.ImageGrants(ctx)
+	known, err := a.grants.ImageGrants(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read who may have which images: %w", err)
 	}
-	for _, grant := range grants {
+	for _, grant := range known {
 		a.note(grant)
 		if grant.Image == "" {
 			a.stays[grant] = true
@@ -68,42 +69,42 @@ func openImageAccess(ctx context.Context, options Options) (*imageAccess, error)
 	return a, nil
 }
 
-// imageRequest is an image that a sandbox is to be made of.
-type imageRequest struct {
-	ref   string
-	auth  *engine.RegistryAuth
-	key   string // the name of the API key
-	admin bool   // its role is admin
+// Request is an image that a sandbox is to be made of.
+type Request struct {
+	Ref   string
+	Auth  *engine.RegistryAuth
+	Key   string // the name of the API key
+	Admin bool   // the key has the role admin
 }
 
-// ensure returns the id of the image, and pulls it when the engine does not have it. It returns
+// Ensure returns the id of the image, and pulls it when the engine does not have it. It returns
 // [engine.ErrImage] for one that cannot be had, or not by this key.
-func (a *imageAccess) ensure(ctx context.Context, r imageRequest, progress func(string)) (id string, err error) {
-	ctx = engine.WithCaller(ctx, engine.Caller{Name: r.key, Guest: !r.admin})
+func (a *Access) Ensure(ctx context.Context, r Request, progress func(string)) (id string, err error) {
+	ctx = engine.WithCaller(ctx, engine.Caller{Name: r.Key, Guest: !r.Admin})
 	var name registries.Name
-	if !registries.IsID(r.ref) {
-		if name, err = registries.Parse(r.ref); err != nil {
-			return "", fmt.Errorf("image %q: %w: %w", r.ref, engine.ErrImage, err)
+	if !registries.IsID(r.Ref) {
+		if name, err = registries.Parse(r.Ref); err != nil {
+			return "", fmt.Errorf("image %q: %w: %w", r.Ref, engine.ErrImage, err)
 		}
 	}
-	found, err := a.engine.FindImage(ctx, r.ref)
+	found, err := a.engine.FindImage(ctx, r.Ref)
 	switch {
-	case err == nil && (r.admin || a.permits(found, name.Repository, r.key)):
+	case err == nil && (r.Admin || a.permits(found, name.Repository, r.Key)):
 		return found.ID, nil
 	case err == nil:
 		return found.ID, a.prove(ctx, r, name, found.ID)
-	case !errors.Is(err, engine.ErrImage) || registries.IsID(r.ref):
+	case !errors.Is(err, engine.ErrImage) || registries.IsID(r.Ref):
 		return "", err
 	case name.Own():
-		return "", notLoaded(r.ref)
+		return "", notLoaded(r.Ref)
 	}
-	if r.auth != nil && r.key != "" {
+	if r.Auth != nil && r.Key != "" {
 		return a.pullWithCredentials(ctx, r, name, progress)
 	}
-	if id, err = a.engine.EnsureImage(ctx, r.ref, r.auth, progress); err != nil {
+	if id, err = a.engine.EnsureImage(ctx, r.Ref, r.Auth, progress); err != nil {
 		return "", err
 	}
-	if !r.admin && a.contested(storedImage{name.Repository, id}, lifecycle.ImageGrant{}) { // it may have come by another key's pull meanwhile
+	if !r.Admin && a.contested(storedImage{name.Repository, id}, lifecycle.ImageGrant{}) { // it may have come by another key's pull meanwhile
 		return id, a.prove(ctx, r, name, id)
 	}
 	return id, nil
@@ -111,45 +112,45 @@ func (a *imageAccess) ensure(ctx context.Context, r imageRequest, progress func(
 
 // pullWithCredentials pulls an image that becomes that of its key. What it brings is noted before:
 // a crash must not make it every key's.
-func (a *imageAccess) pullWithCredentials(ctx context.Context, r imageRequest, name registries.Name, progress func(string)) (id string, err error) {
-	begun := lifecycle.ImageGrant{Repository: name.Repository, Key: r.key}
+func (a *Access) pullWithCredentials(ctx context.Context, r Request, name registries.Name, progress func(string)) (id string, err error) {
+	begun := lifecycle.ImageGrant{Repository: name.Repository, Key: r.Key}
 	if err := a.begin(ctx, begun); err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, a.end(context.WithoutCancel(ctx), begun)) }()
-	if id, err = a.engine.EnsureImage(ctx, r.ref, r.auth, progress); err != nil {
+	if id, err = a.engine.EnsureImage(ctx, r.Ref, r.Auth, progress); err != nil {
 		return "", err
 	}
 	if a.contested(storedImage{name.Repository, id}, begun) {
 		return id, a.prove(ctx, r, name, id)
 	}
-	return id, a.add(context.WithoutCancel(ctx), lifecycle.ImageGrant{Repository: name.Repository, Image: id, Key: r.key})
+	return id, a.add(context.WithoutCancel(ctx), lifecycle.ImageGrant{Repository: name.Repository, Image: id, Key: r.Key})
 }
 
 // prove has the registry say whether the key may have an image that the engine has, and remembers
 // that it may.
-func (a *imageAccess) prove(ctx context.Context, r imageRequest, name registries.Name, id string) error {
+func (a *Access) prove(ctx context.Context, r Request, name registries.Name, id string) error {
 	const words = "was pulled with credentials of another API key"
 	switch {
-	case registries.IsID(r.ref):
-		return fmt.Errorf("image %s: %w: it %s: name it as its registry does, with credentials for that", r.ref, engine.ErrImage, words)
+	case registries.IsID(r.Ref):
+		return fmt.Errorf("image %s: %w: it %s: name it as its registry does, with credentials for that", r.Ref, engine.ErrImage, words)
 	case name.Own():
-		return notLoaded(r.ref)
+		return notLoaded(r.Ref)
 	}
-	if err := a.engine.ProveAccess(ctx, r.ref, r.auth); err != nil {
-		return fmt.Errorf("image %s %s, and its registry does not let this one have it (image.auth): %w", r.ref, words, err)
+	if err := a.engine.ProveAccess(ctx, r.Ref, r.Auth); err != nil {
+		return fmt.Errorf("image %s %s, and its registry does not let this one have it (image.auth): %w", r.Ref, words, err)
 	}
-	grant := lifecycle.ImageGrant{Repository: name.Repository, Image: id, Key: r.key}
-	if r.auth == nil {
+	grant := lifecycle.ImageGrant{Repository: name.Repository, Image: id, Key: r.Key}
+	if r.Auth == nil {
 		grant.Key = everyKey
 	}
 	return a.add(context.WithoutCancel(ctx), grant)
 }
 
-// own returns the id of an image of the service itself. Only a name with the host of a registry, or
+// Own returns the id of an image of the service itself. Only a name with the host of a registry, or
 // with a digest, is pulled: what Docker Hub has by another name would run beside or in every
 // sandbox.
-func (a *imageAccess) own(ctx context.Context, ref string) (id string, err error) {
+func (a *Access) Own(ctx context.Context, ref string) (id string, err error) {
 	if name, err := registries.Parse(ref); registries.IsID(ref) || err == nil && (name.Explicit || name.Digested) {
 		return a.engine.EnsureImage(ctx, ref, nil, nil)
 	}
@@ -157,7 +158,7 @@ func (a *imageAccess) own(ctx context.Context, ref string) (id string, err error
 }
 
 // there returns the id of an image that no registry is asked for.
-func (a *imageAccess) there(ctx context.Context, ref string) (id string, err error) {
+func (a *Access) there(ctx context.Context, ref string) (id string, err error) {
 	found, err := a.engine.FindImage(ctx, ref)
 	if errors.Is(err, engine.ErrImage) {
 		return "", notLoaded(ref)
@@ -167,7 +168,7 @@ func (a *imageAccess) there(ctx context.Context, ref string) (id string, err err
 
 // pullForAll is a pull by an administrator: whatever credentials it takes, every key may have the
 // image.
-func (a *imageAccess) pullForAll(ctx context.Context, ref string, auth *engine.RegistryAuth) (id string, err error) {
+func (a *Access) pullForAll(ctx context.Context, ref string, auth *engine.RegistryAuth) (id string, err error) {
 	if registries.IsID(ref) {
 		return a.engine.EnsureImage(ctx, ref, auth, nil)
 	}
@@ -184,8 +185,8 @@ func (a *imageAccess) pullForAll(ctx context.Context, ref string, auth *engine.R
 	return id, a.add(ctx, lifecycle.ImageGrant{Repository: name.Repository, Image: id, Key: everyKey})
 }
 
-// loaded makes images that an administrator loaded every key's.
-func (a *imageAccess) loaded(ctx context.Context, images []engine.Image) error {
+// Loaded makes images that an administrator loaded every key's.
+func (a *Access) Loaded(ctx context.Context, images []engine.Image) error {
 	var errs []error
 	for _, image := range images {
 		for _, repository := range repositories(image) {
@@ -205,7 +206,7 @@ func notLoaded(ref string) error {
 
 // permits reports whether the key may have an image that the engine has. repository is the one that
 // it was named by, "" for its id.
-func (a *imageAccess) permits(image engine.Image, repository, key string) bool {
+func (a *Access) permits(image engine.Image, repository, key string) bool {
 	names := []string{repository}
 	if repository == "" {
 		names = repositories(image)
@@ -233,7 +234,7 @@ func (a *imageAccess) permits(image engine.Image, repository, key string) bool {
 
 // contested reports whether the image came, or may have come, with credentials by another pull than
 // the one that is given.
-func (a *imageAccess) contested(image storedImage, begun lifecycle.ImageGrant) bool {
+func (a *Access) contested(image storedImage, begun lifecycle.ImageGrant) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, restricted := a.known[image]; restricted {

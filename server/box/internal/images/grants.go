@@ -1,4 +1,4 @@
-package box
+package images
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // note puts a grant into memory. It needs a.mu, once a is open.
-func (a *imageAccess) note(grant lifecycle.ImageGrant) {
+func (a *Access) note(grant lifecycle.ImageGrant) {
 	image := storedImage{grant.Repository, grant.Image}
 	if a.known[image] == nil {
 		a.known[image] = map[string]bool{}
@@ -19,7 +19,7 @@ func (a *imageAccess) note(grant lifecycle.ImageGrant) {
 }
 
 // drop takes it out again. It needs a.mu.
-func (a *imageAccess) drop(grant lifecycle.ImageGrant) {
+func (a *Access) drop(grant lifecycle.ImageGrant) {
 	image := storedImage{grant.Repository, grant.Image}
 	if delete(a.known[image], grant.Key); len(a.known[image]) == 0 {
 		delete(a.known, image)
@@ -27,7 +27,7 @@ func (a *imageAccess) drop(grant lifecycle.ImageGrant) {
 }
 
 // begin notes that a pull with credentials begins.
-func (a *imageAccess) begin(ctx context.Context, begun lifecycle.ImageGrant) error {
+func (a *Access) begin(ctx context.Context, begun lifecycle.ImageGrant) error {
 	a.mu.Lock()
 	a.pulling[begun]++
 	a.note(begun)
@@ -40,7 +40,7 @@ func (a *imageAccess) begin(ctx context.Context, begun lifecycle.ImageGrant) err
 }
 
 // end notes that it has ended, and what it brought is noted.
-func (a *imageAccess) end(ctx context.Context, begun lifecycle.ImageGrant) error {
+func (a *Access) end(ctx context.Context, begun lifecycle.ImageGrant) error {
 	a.mu.Lock()
 	a.pulling[begun]--
 	last := a.pulling[begun] == 0
@@ -66,14 +66,14 @@ func (a *imageAccess) end(ctx context.Context, begun lifecycle.ImageGrant) error
 }
 
 // add makes a grant durable.
-func (a *imageAccess) add(ctx context.Context, grant lifecycle.ImageGrant) error {
+func (a *Access) add(ctx context.Context, grant lifecycle.ImageGrant) error {
 	a.mu.Lock()
 	a.note(grant)
 	a.mu.Unlock()
 	return a.change(ctx, []lifecycle.ImageGrant{grant}, nil)
 }
 
-func (a *imageAccess) change(ctx context.Context, add, remove []lifecycle.ImageGrant) error {
+func (a *Access) change(ctx context.Context, add, remove []lifecycle.ImageGrant) error {
 	if a.grants == nil {
 		return nil
 	}
@@ -85,7 +85,7 @@ func (a *imageAccess) change(ctx context.Context, add, remove []lifecycle.ImageG
 
 // tidy forgets grants of images that the engine no longer has. It bounds them: an engine has so
 // many images.
-func (a *imageAccess) tidy(ctx context.Context, store engine.ImageStore) error {
+func (a *Access) tidy(ctx context.Context, store engine.ImageStore) error {
 	var before []lifecycle.ImageGrant // those that come while the engine is asked may be of images that it does not list yet
 	a.mu.Lock()
 	for image, keys := range a.known {
