@@ -11,7 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	httpserve "sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/test/wait"
@@ -60,7 +60,7 @@ func TestFollowedLogWhenTheServiceStops(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			served := make(chan error, 1)
 			go func() {
-				served <- httpserve.Serve(ctx, listener, handler, httpserve.ServeOptions{Logger: zerolog.Nop(), Grace: time.Minute})
+				served <- listen.Serve(ctx, listener, handler, listen.Options{Logger: zerolog.Nop(), Grace: time.Minute})
 			}()
 			transport := new(http.Transport)
 			defer transport.CloseIdleConnections()
