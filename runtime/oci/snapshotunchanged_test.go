@@ -61,11 +61,12 @@ func TestSnapshotOfNoChange(t *testing.T) {
 			t.Errorf("a snapshot of no change is %+v, and the one before %+v", last, before)
 		}
 		digest := digestOf(t, e, name)
+		want := w.exclusive(before.Name)
 		if err := e.RemoveSnapshot(t.Context(), before.Name); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.exclusive(name); got == 0 || got > last.Bytes {
-			t.Errorf("the snapshot is counted with %d bytes when the one is removed whose tree it has, want up to %d", got, last.Bytes)
+		if got := w.exclusive(name); got != want {
+			t.Errorf("the snapshot is counted with %d bytes when the one is removed whose tree it has, want its %d", got, want)
 		}
 		closeEngine(t, e)
 		e = s.mustOpen(t)
