@@ -1,4 +1,4 @@
-package cli
+package show
 
 import (
 	"strings"
@@ -7,23 +7,23 @@ import (
 	"golang.org/x/text/width"
 )
 
-// clean makes a text of the service's or a sandbox's fit into one line of ours: what could move
+// Clean makes a text of the service's or a sandbox's fit into one line of ours: what could move
 // the cursor, change colours or turn the direction of writing becomes a question mark, and so
 // does what the locale does not have.
-func (t *tool) clean(text string) string {
+func (o Printer) Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':
 			return ' '
-		case !unicode.IsPrint(r) || (t.ascii && r > unicode.MaxASCII):
+		case !unicode.IsPrint(r) || (o.ASCII && r > unicode.MaxASCII):
 			return '?'
 		}
 		return r
 	}, text)
 }
 
-// cells is how many columns of a terminal a text takes.
-func cells(text string) int {
+// Cells is how many columns of a terminal a text takes.
+func Cells(text string) int {
 	n := 0
 	for _, r := range text {
 		n += runeCells(r)
@@ -42,13 +42,13 @@ func runeCells(r rune) int {
 	return 1
 }
 
-// shorten cuts a text to so many columns, with a mark at its end when something is missing.
-func (t *tool) shorten(text string, columns int) string {
-	if cells(text) <= columns {
+// Shorten cuts a text to so many columns, with a mark at its end when something is missing.
+func (o Printer) Shorten(text string, columns int) string {
+	if Cells(text) <= columns {
 		return text
 	}
-	mark := t.symbol("…", "~")
-	room := columns - cells(mark)
+	mark := o.Symbol("…", "~")
+	room := columns - Cells(mark)
 	if room < 0 {
 		return ""
 	}
@@ -64,16 +64,13 @@ func (t *tool) shorten(text string, columns int) string {
 
 // pad fills a text with spaces up to so many columns.
 func pad(text string, columns int) string {
-	return text + strings.Repeat(" ", max(0, columns-cells(text)))
+	return text + strings.Repeat(" ", max(0, columns-Cells(text)))
 }
 
-// sentence is a status for people: its message, or its reason when it has none.
-func sentence(message, reason string) string {
-	if message = strings.TrimSpace(message); message != "" {
-		return message
+// Symbol returns the first text, or the second one where the locale only has ASCII.
+func (o Printer) Symbol(text, ascii string) string {
+	if o.ASCII {
+		return ascii
 	}
-	if reason != "" {
-		return reason
-	}
-	return "no reason given"
+	return text
 }
