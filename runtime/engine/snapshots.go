@@ -68,6 +68,19 @@ type Snapshots interface {
 	// container that was not started or whose files are lost.
 	Suspend(ctx context.Context, id string, grace time.Duration) error
 
+	// Hibernate writes the processes of a container that is frozen to the disk, as a snapshot with
+	// Memory does, and ends them: the container is [StatusStopped] then, and Start has them go on,
+	// on the container's files. Their connections to the outside have ended, and the container's
+	// address may be another one. Where they cannot be restored any more, Start starts the container
+	// on its files alone, and [Container].RestoreError says why. What was written is no snapshot; it
+	// is removed at the next start, with the container, and by a Rollback.
+	//
+	// A call that fails, or is cut off, leaves the container frozen as before, or stopped as a whole;
+	// it can be repeated. When ctx ends before the processes are on the disk, they stay where they
+	// are. Hibernate returns [ErrNotFound], [ErrNotRunning] for a container that is neither frozen
+	// nor hibernated, [ErrNoRoom], and [ErrNoMemory] where KeepsMemory does.
+	Hibernate(ctx context.Context, id string) error
+
 	// Rollback ends the processes of a container and gives it the files of a snapshot in place of
 	// its own: it is [StatusStopped] then, and Start starts it on them. It has the same name, and
 	// may have another ID. The snapshot is of the same image. A call that fails, or is cut off,
@@ -121,7 +134,7 @@ const (
 	AbilitySnapshots Ability = "snapshots"
 	// AbilityComparison stands for CompareSnapshots, ArchiveSnapshot and DigestSnapshot.
 	AbilityComparison Ability = "comparison"
-	// AbilitySuspension stands for Suspend.
+	// AbilitySuspension stands for Suspend and Hibernate.
 	AbilitySuspension Ability = "suspension"
 )
 

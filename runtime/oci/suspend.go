@@ -30,6 +30,8 @@ func (e *Engine) Suspend(ctx context.Context, id string, grace time.Duration) er
 	defer c.Unlock()
 	record := c.Record()
 	switch status := c.Status(); {
+	case status == engine.StatusStopped && record.Memory != nil: // it was hibernated
+		return e.launcher.forgetMemory(c)
 	case status == engine.StatusStopped:
 		return nil
 	case status == engine.StatusRemoving:
