@@ -64,5 +64,9 @@ func (e *Engine) keep(ctx context.Context, op, id string) error {
 	case !c.Alive() && !record.KeepsFiles():
 		return fmt.Errorf("%s: %w: it is %s", op, engine.ErrNotRunning, c.Status())
 	}
-	return c.Update(func(r *containers.Record) { r.Run.Suspends, r.Volatile = true, r.Volatile || !r.Run.Keeps })
+	err = c.Update(func(r *containers.Record) { r.Run.Suspends, r.Volatile = true, r.Volatile || !r.Run.Keeps })
+	if diskFull(err) {
+		return fmt.Errorf("%s: %w: %w", op, engine.ErrNoRoom, err)
+	}
+	return err
 }

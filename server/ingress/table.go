@@ -81,7 +81,7 @@ type observation struct {
 // knows whether it does.
 func mayWake(state lifecycle.State, reason string) bool {
 	switch lifecycle.Reason(reason) {
-	case lifecycle.ReasonIdle, lifecycle.ReasonTimeout:
+	case lifecycle.ReasonIdle, lifecycle.ReasonTimeout, lifecycle.ReasonHibernated, lifecycle.ReasonHibernatedFiles:
 		return state == lifecycle.StatePausing || state == lifecycle.StatePaused
 	case lifecycle.ReasonWoken:
 		return state == lifecycle.StateResuming
