@@ -264,7 +264,7 @@ func (h *handlers) GetEndpoint(
 		}
 	}
 	location, err := h.backend.Locate(ctx, request.SandboxID, request.Port)
-	if err != nil {
+	if err = cmp.Or(err, location.Stopped); err != nil {
 		return nil, err
 	}
 	r := serve.Request(ctx)

@@ -99,8 +99,8 @@ func TestHibernate(t *testing.T) {
 		}
 		for name, wake := range wakes {
 			t.Run(name, func(t *testing.T) {
-				if _, err := m.host.Locate(t.Context(), id, 80); kindOf(err) != lifecycle.KindConflict {
-					t.Errorf("port of a sandbox on the disk: %v", err)
+				if got, err := m.host.Locate(t.Context(), id, 80); err != nil || kindOf(got.Stopped) != lifecycle.KindConflict || got.Token != token || got.Daemon != "" {
+					t.Errorf("port of a sandbox on the disk: %+v, %v", got, err)
 				}
 				wait.Until(t, "nothing watches packets", func() bool { return m.engine.packetWatches(container(id)) == 0 })
 				must(t, wake())

@@ -52,6 +52,9 @@ func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Locat
 	if err != nil {
 		return lifecycle.Location{}, err
 	}
+	if reason := whyStopped(record); reason != nil {
+		return lifecycle.Location{Token: record.Token, Stopped: reason}, nil
+	}
 	if record.Sidecar != nil && port == lifecycle.SidecarPort {
 		endpoint, err := h.sidecarEndpoint(*record.Sidecar)
 		return lifecycle.Location{Endpoint: endpoint}, err
@@ -89,13 +92,26 @@ func (h *Host) reachable(ctx context.Context, id string, port int) (*lifecycle.R
 	switch state := record.Sandbox.Status.State; {
 	case state.Final(), state == lifecycle.StateStopping:
 		return nil, lifecycle.Conflictf("the sandbox is %s and has no endpoint", state)
-	case state == lifecycle.StatePaused && record.Stopped:
-		return nil, isStopped("reach a port")
+	case whyStopped(record) != nil:
 	case state == lifecycle.StatePending, record.Port == 0:
-		conflict := lifecycle.Conflictf("the sandbox is %s and does not answer yet; ask again",
-			state)
-		conflict.RetryAfter = 1
-		return nil, conflict
+		return nil, notYet(state)
 	}
 	return record, nil
+}
+
+// whyStopped returns why a sandbox whose processes are not in memory is nowhere; nil for any other.
+func whyStopped(record *lifecycle.Record) error {
+	switch state := record.Sandbox.Status.State; {
+	case record.Stopped && state == lifecycle.StatePaused:
+		return isStopped("reach a port")
+	case record.Stopped && state == lifecycle.StateResuming:
+		return notYet(state)
+	}
+	return nil
+}
+
+func notYet(state lifecycle.State) error {
+	conflict := lifecycle.Conflictf("the sandbox is %s and does not answer yet; ask again", state)
+	conflict.RetryAfter = 1
+	return conflict
 }

@@ -291,7 +291,7 @@ func testHibernated(t *testing.T, s *Service, c *Client) {
 	c = s.As(t, c.Key)
 	awaitDisk()
 	left := map[bool]string{false: "0\n", true: "1\n"}[s.backend.OwnKernel]
-	through().Want(t, "cat /root/state; pgrep -cx sleep", "files\n"+left)
+	through().Want(t, "cat /root/state; ps | grep -c 'sleep [1]000'; true", "files\n"+left)
 	awaitDisk()
 	endpoint, err := Decode[lifecycle.Endpoint](c.Send(t, http.MethodGet, fmt.Sprintf("/v1/sandboxes/%s/endpoints/%d?wake=true", id, DaemonPort), ""))
 	if err != nil {
