@@ -30,12 +30,8 @@ func TestSleepFlags(t *testing.T) {
 	mux.HandleFunc("GET /v1/version", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, 200, lifecycle.Version{Defaults: &lifecycle.CreateDefaults{Timeout: 700, Entrypoint: []string{"idle"}}})
 	})
-	mux.HandleFunc("GET /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {
-		found := box
-		if strings.Contains(r.URL.RawQuery, "hibernating") {
-			found = deep
-		}
-		answer(w, 200, lifecycle.SandboxList{Items: []lifecycle.Sandbox{found}})
+	mux.HandleFunc("GET /v1/sandboxes", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, 200, lifecycle.SandboxList{Items: []lifecycle.Sandbox{box, deep}})
 	})
 	mux.HandleFunc("GET /v1/sandboxes/"+deep.ID, func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, deep) })
 	mux.HandleFunc("GET /v1/sandboxes/"+sandboxID, func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, box) })

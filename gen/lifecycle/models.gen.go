@@ -1030,7 +1030,7 @@ type LineageSandbox struct {
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
 	// - `Paused`: its processes stand still and their state is kept. An extension: with the
-	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+	//   reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
@@ -1400,7 +1400,7 @@ type SandboxEvent struct {
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
 	// - `Paused`: its processes stand still and their state is kept. An extension: with the
-	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+	//   reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
@@ -1489,7 +1489,7 @@ type SandboxEvent struct {
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
 	// - `Paused`: its processes stand still and their state is kept. An extension: with the
-	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+	//   reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
@@ -1606,7 +1606,7 @@ type SandboxList struct {
 //   - `Running`: it is proven usable.
 //   - `Pausing`: it is about to be paused.
 //   - `Paused`: its processes stand still and their state is kept. An extension: with the
-//     reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+//     reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 //   - `Resuming`: it is on its way from `Paused` back to `Running`.
 //   - `Stopping`: it is being terminated.
 //   - `Terminated`: it has ended.
@@ -1649,7 +1649,7 @@ type SandboxStatus struct {
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
 	// - `Paused`: its processes stand still and their state is kept. An extension: with the
-	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+	//   reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.

@@ -78,7 +78,7 @@ type Snapshots interface {
 	//
 	// A call that fails, or is cut off, leaves the container frozen as before, or stopped as a whole.
 	// The call can be repeated. When ctx ends before the processes are on the disk, they stay where
-	// they are. Hibernate returns [ErrNotFound], [ErrNotRunning] for a container that is neither frozen
+	// they are. Hibernate returns [ErrNotFound], [ErrNotRunning] for one that is neither frozen
 	// nor hibernated, [ErrNoRoom], and [ErrNoMemory] where KeepsMemory does.
 	Hibernate(ctx context.Context, id string) error
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -102,6 +103,7 @@ func fromLifecycle(l gen.SandboxLifecycle) (change lifecycle.LifecycleChange) {
 }
 
 func toLifecycle(l lifecycle.Lifecycle) gen.SandboxLifecycle {
+	l.Hibernate = cmp.Or(l.Hibernate, lifecycle.DefaultHibernate) // an earlier release has recorded none
 	return gen.SandboxLifecycle{
 		OnIdle: new(string(l.OnIdle)), IdleSeconds: new(l.Idle.Seconds()), HibernateSeconds: new(l.Hibernate.Seconds()), OnTimeout: new(string(l.OnTimeout)), AutoResume: &l.AutoResume,
 	}

@@ -233,7 +233,7 @@ func TestHibernateNotSaved(t *testing.T) {
 }
 
 // TestHibernateInterrupted: a request that comes while a sandbox is being brought to the disk is
-// served: from memory where its processes are being written, and on its files where they are ending.
+// served: from memory while its processes are being written, on its files while they are ending.
 func TestHibernateInterrupted(t *testing.T) {
 	eachHibernation(t, func(t *testing.T, class string) {
 		for name, wake := range map[string]func(m *machine, id string) error{

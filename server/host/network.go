@@ -53,7 +53,7 @@ func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Locat
 		return lifecycle.Location{}, err
 	}
 	if reason := whyStopped(record); reason != nil {
-		return lifecycle.Location{Token: record.Token, Stopped: reason}, nil
+		return lifecycle.Location{Endpoint: throughService(record, port), Token: record.Token, Stopped: reason}, nil
 	}
 	if record.Sidecar != nil && port == lifecycle.SidecarPort {
 		endpoint, err := h.sidecarEndpoint(*record.Sidecar)
@@ -70,10 +70,18 @@ func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Locat
 	}
 	// the service forwards requests, because execd listens on the loopback interface only
 	if record.HostNetwork {
-		location.Endpoint = lifecycle.Endpoint{Path: fmt.Sprintf("/%s/%d", id, port)}
+		location.Endpoint = throughService(record, port)
 	}
 	location.Endpoint.Headers = map[string]string{lifecycle.TokenHeader: record.Token}
 	return location, nil
+}
+
+// throughService returns the endpoint of a port on a path of the service, which wakes the sandbox
+// where it sleeps.
+func throughService(record *lifecycle.Record, port int) lifecycle.Endpoint {
+	return lifecycle.Endpoint{
+		Path: fmt.Sprintf("/%s/%d", record.Sandbox.ID, port), Headers: map[string]string{lifecycle.TokenHeader: record.Token},
+	}
 }
 
 // reachable returns the record of a sandbox whose execd has been located. It waits for a Pending

@@ -155,7 +155,7 @@ type Location struct {
 	// sidecar's port.
 	Token string
 	// Stopped is why the port is nowhere before the sandbox runs again, whose processes are not in
-	// memory; nil where it is somewhere. Nothing but the Token is set then.
+	// memory; nil where it is somewhere. Daemon is empty then, and the Endpoint is one of the service.
 	Stopped error
 }
 

@@ -166,9 +166,9 @@ type Hibernation string
 
 // The values of Hibernation.
 const (
-	HibernationBegun     Hibernation = "begun"     // its processes are in memory, or on the disk, or have ended
-	HibernationProcesses Hibernation = "processes" // they are on the disk
-	HibernationFiles     Hibernation = "files"     // they have ended
+	HibernationBegun     Hibernation = "begun"     // the processes may be in memory, on the disk, or gone
+	HibernationProcesses Hibernation = "processes" // the processes are on the disk
+	HibernationFiles     Hibernation = "files"     // the processes have ended
 )
 
 // Wakes reports whether a request to the sandbox wakes it, or has woken it and waits for it.

@@ -262,9 +262,9 @@ func testSleepSurvivesKill(t *testing.T, s *Service, c *Client, id string) {
 	}
 }
 
-// testHibernated: a sandbox that has slept for a second goes to the disk, also in a service that was
-// killed since. It keeps its files, and the processes that its runtime can keep. Requests through
-// the service, a question for its endpoint and a resume have it run again.
+// testHibernated: a sandbox that has slept for a second goes to the disk, also in a service that
+// was killed since. The sandbox keeps its files, and the processes that its runtime can keep.
+// Requests through the service, a question for its endpoint and a resume have it run again.
 func testHibernated(t *testing.T, s *Service, c *Client) {
 	r := c.Idle()
 	r.Lifecycle = &lifecycle.SandboxLifecycle{OnIdle: new("hibernate"), IdleSeconds: new(0.2), HibernateSeconds: new(1.0)}
@@ -283,15 +283,16 @@ func testHibernated(t *testing.T, s *Service, c *Client) {
 		}, func() any { return last })
 	}
 	awaitDisk()
-	through().Want(t, "echo files > /root/state; nohup sleep 1000 >/dev/null 2>&1 & echo begun", "begun\n")
+	through().Want(t, "echo files > /root/state; nohup sleep 4343 >/dev/null 2>&1 & echo begun", "begun\n")
 	awaitDisk()
-	WantProblem(t, c.Send(t, http.MethodGet, fmt.Sprintf("/v1/sandboxes/%s/endpoints/%d", id, DaemonPort), ""), 409, "CONFLICT")
+	c.Enter(t, id).Want(t, "cat /root/state", "files\n") // by an endpoint of the service
+	awaitDisk()
 	s.Kill()
 	s.Boot(t)
 	c = s.As(t, c.Key)
 	awaitDisk()
 	left := map[bool]string{false: "0\n", true: "1\n"}[s.backend.OwnKernel]
-	through().Want(t, "cat /root/state; ps | grep -c 'sleep [1]000'; true", "files\n"+left)
+	through().Want(t, "cat /root/state; ps | grep -c 'sleep [4]343'; true", "files\n"+left)
 	awaitDisk()
 	endpoint, err := Decode[lifecycle.Endpoint](c.Send(t, http.MethodGet, fmt.Sprintf("/v1/sandboxes/%s/endpoints/%d?wake=true", id, DaemonPort), ""))
 	if err != nil {

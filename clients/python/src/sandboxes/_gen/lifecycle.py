@@ -43,7 +43,7 @@ unknown ones.
 - `Running`: it is proven usable.
 - `Pausing`: it is about to be paused.
 - `Paused`: its processes stand still and their state is kept. An extension: with the
-  reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+  reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 - `Resuming`: it is on its way from `Paused` back to `Running`.
 - `Stopping`: it is being terminated.
 - `Terminated`: it has ended.
@@ -745,7 +745,7 @@ class LineageSandbox:
     - `Running`: it is proven usable.
     - `Pausing`: it is about to be paused.
     - `Paused`: its processes stand still and their state is kept. An extension: with the
-      reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+      reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
@@ -1058,7 +1058,7 @@ class SandboxEvent:
     - `Running`: it is proven usable.
     - `Pausing`: it is about to be paused.
     - `Paused`: its processes stand still and their state is kept. An extension: with the
-      reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+      reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
@@ -1123,7 +1123,7 @@ class SandboxEvent:
     - `Running`: it is proven usable.
     - `Pausing`: it is about to be paused.
     - `Paused`: its processes stand still and their state is kept. An extension: with the
-      reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+      reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
@@ -1263,7 +1263,7 @@ class SandboxStatus:
     - `Running`: it is proven usable.
     - `Pausing`: it is about to be paused.
     - `Paused`: its processes stand still and their state is kept. An extension: with the
-      reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+      reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
