@@ -39,6 +39,9 @@ func (a *actor) untilHibernation() time.Duration {
 	if at.IsZero() || a.cancelRunning != nil || a.sleep.woken {
 		return time.Hour
 	}
+	if a.sleep.hibernateNow {
+		at = time.Time{}
+	}
 	if at.Before(a.sleep.hibernateAgain) {
 		at = a.sleep.hibernateAgain
 	}
@@ -52,9 +55,13 @@ func (a *actor) updateHibernation() {
 	if toRun && a.record.Hibernation == lifecycle.HibernationBegun && a.host.keepsProcesses(&a.record) {
 		a.cancelJob()
 	}
+	if !a.record.Sandbox.Sleeps() {
+		a.sleep.hibernateNow = false
+	}
 	if a.untilHibernation() > 0 {
 		return
 	}
+	a.sleep.hibernateNow = false
 	record := a.record
 	record.Hibernation = lifecycle.HibernationBegun
 	// A service that is started meanwhile has to know why the processes have ended.

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +43,7 @@ type sleep struct {
 	thawing bool         // it is being woken
 	again   time.Time    // when what was due and could not be saved is tried again
 
+	hibernateNow   bool          // it goes to the disk before its time
 	hibernateAgain time.Time     // when the sandbox is brought to the disk, after an attempt that has failed
 	hibernatePause time.Duration // the pause before that
 	reports        chan struct{} // has an element when packets may have been seen
@@ -382,30 +382,4 @@ func (a *actor) needsPacketWatch() bool {
 // wakesByItself reports whether the sandbox sleeps and is to be woken at a time.
 func wakesByItself(record *lifecycle.Record) bool {
 	return !record.WakeAt.IsZero() && record.Sandbox.Status.State == lifecycle.StatePaused && record.Sandbox.Wakes()
-}
-
-// pausesAtTimeout reports whether the sandbox is paused when its time is up.
-func pausesAtTimeout(record *lifecycle.Record) bool {
-	return record.Sandbox.Settings().OnTimeout == lifecycle.OnTimeoutPause && !record.TimedOut &&
-		record.Sandbox.Status.State != lifecycle.StatePending
-}
-
-// timeOut pauses the sandbox because its time is up; one that is Paused already stays so. It ends
-// when it has not been resumed until the longest time to live is over.
-func (a *actor) timeOut() {
-	record, now := a.record, a.host.options.Clock()
-	if a.state() == lifecycle.StateRunning {
-		var err error
-		if record, err = a.afterTransition(lifecycle.TriggerPause, lifecycle.Status{
-			Reason: lifecycle.ReasonTimeout, Message: "asleep: the time of the sandbox is up",
-		}); err != nil {
-			return // the table has it
-		}
-	}
-	record.TimedOut = true
-	record.Sandbox.ExpiresAt = wall(now.UTC().Add(cmp.Or(record.MaxTimeout, lifecycle.MaxTimeout)))
-	if err := a.commit(synced, record, a.eventsTo(record)...); err != nil {
-		a.log.Error().Err(err).Msg("cannot save that the time of a sandbox is up; retrying")
-		a.sleep.again = now.Add(saveInterval)
-	}
 }
