@@ -16,6 +16,7 @@ type sleepFlags struct {
 	given     func(flag string) bool
 	onIdle    string
 	idle      time.Duration
+	hibernate time.Duration
 	onTimeout string
 	noResume  bool
 }
@@ -24,8 +25,9 @@ type sleepFlags struct {
 func (f *sleepFlags) register(flags *pflag.FlagSet, otherwise string) {
 	f.given = flags.Changed
 	flags.StringVar(&f.onIdle, "on-idle", "",
-		"`none`, pause or delete: what happens when nothing keeps it awake")
+		"`none`, pause, hibernate or delete: when nothing keeps it awake")
 	flags.DurationVar(&f.idle, "idle", 0, "for how long nothing must, from 50ms to 24h"+otherwise)
+	flags.DurationVar(&f.hibernate, "hibernate-after", 0, "asleep for how long it goes to the disk, from 1s to 168h")
 	flags.StringVar(&f.onTimeout, "on-timeout", "", "`delete` or pause: what happens when its time is up")
 	flags.BoolVar(&f.noResume, "no-auto-resume", false, "let nothing but a resume wake it")
 }
@@ -33,7 +35,7 @@ func (f *sleepFlags) register(flags *pflag.FlagSet, otherwise string) {
 // options returns what the flags ask for; nil where they ask for nothing.
 func (f *sleepFlags) options() (*sandbox.LifecycleOptions, error) {
 	asked := false
-	for _, flag := range []string{"on-idle", "idle", "on-timeout", "no-auto-resume"} {
+	for _, flag := range []string{"on-idle", "idle", "hibernate-after", "on-timeout", "no-auto-resume"} {
 		asked = asked || f.given(flag)
 	}
 	if !asked {
@@ -42,7 +44,10 @@ func (f *sleepFlags) options() (*sandbox.LifecycleOptions, error) {
 	if f.given("idle") && (f.idle < 50*time.Millisecond || f.idle > 24*time.Hour) {
 		return nil, usageErrorf("idle: must be from 50ms to 24h, not %s", f.idle)
 	}
-	o := &sandbox.LifecycleOptions{OnIdle: f.onIdle, Idle: f.idle, OnTimeout: f.onTimeout}
+	if f.given("hibernate-after") && (f.hibernate < time.Second || f.hibernate > 7*24*time.Hour) {
+		return nil, usageErrorf("hibernate-after: must be from 1s to 168h, not %s", f.hibernate)
+	}
+	o := &sandbox.LifecycleOptions{OnIdle: f.onIdle, Idle: f.idle, Hibernate: f.hibernate, OnTimeout: f.onTimeout}
 	if f.given("no-auto-resume") {
 		o.AutoResume = new(!f.noResume)
 	}
@@ -58,6 +63,7 @@ func lifecycleCommand(t *tool) *cobra.Command {
 		Long: "Print when a sandbox falls asleep or ends by itself. With flags, change that:\n" +
 			"what no flag names stays as it is.",
 		Example: "  sandbox lifecycle box\n" +
+			"  sandbox lifecycle box --on-idle hibernate --hibernate-after 5m\n" +
 			"  sandbox lifecycle box --on-timeout pause",
 		Args:              arguments(1, 1, "a SANDBOX"),
 		ValidArgsFunction: t.completeNames(1),
@@ -99,6 +105,12 @@ func lifecycleView(name string) show.View[sandbox.Lifecycle] {
 			{Title: "ON IDLE", Value: func(l sandbox.Lifecycle) string { return optional(l.OnIdle) }},
 			{Title: "IDLE", Value: func(l sandbox.Lifecycle) string {
 				return time.Duration(optional(l.IdleSeconds) * float64(time.Second)).String()
+			}},
+			{Title: "HIBERNATE", Value: func(l sandbox.Lifecycle) string {
+				if optional(l.OnIdle) != sandbox.OnIdleHibernate {
+					return "-"
+				}
+				return time.Duration(optional(l.HibernateSeconds) * float64(time.Second)).String()
 			}},
 			{Title: "ON TIMEOUT", Value: func(l sandbox.Lifecycle) string { return optional(l.OnTimeout) }},
 			{Title: "AUTO RESUME", Value: func(l sandbox.Lifecycle) string {

@@ -69,7 +69,11 @@ func describeLifecycle(settings *sandbox.Lifecycle) string {
 	}
 	var parts []string
 	if on := optional(settings.OnIdle); on != "" && on != sandbox.OnIdleNone && settings.IdleSeconds != nil {
-		parts = append(parts, fmt.Sprintf("%s after %gs idle", on, *settings.IdleSeconds))
+		part := fmt.Sprintf("%s after %gs idle", on, *settings.IdleSeconds)
+		if on == sandbox.OnIdleHibernate && settings.HibernateSeconds != nil {
+			part = fmt.Sprintf("pause after %gs idle, to disk after %gs more", *settings.IdleSeconds, *settings.HibernateSeconds)
+		}
+		parts = append(parts, part)
 	}
 	if optional(settings.OnTimeout) == sandbox.OnTimeoutPause {
 		parts = append(parts, "pause at its expiry")

@@ -16,7 +16,10 @@ import (
 func TestSleepFlags(t *testing.T) {
 	t.Parallel()
 	box := named(sandboxID, "box", "Running")
-	box.Lifecycle = &lifecycle.SandboxLifecycle{OnIdle: new("pause"), IdleSeconds: new(30.0), OnTimeout: new("pause"), AutoResume: new(true)}
+	box.Lifecycle = &lifecycle.SandboxLifecycle{OnIdle: new("pause"), IdleSeconds: new(30.0), HibernateSeconds: new(300.0), OnTimeout: new("pause"), AutoResume: new(true)}
+	deep := named("5b0b9f6e-4c3f-4a53-8e0f-0d1f6f5d6b11", "hibernating", "Paused")
+	deep.Lifecycle = new(*box.Lifecycle)
+	deep.Lifecycle.OnIdle = new("hibernate")
 	asked := ""
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {
@@ -28,8 +31,9 @@ func TestSleepFlags(t *testing.T) {
 		answer(w, 200, lifecycle.Version{Defaults: &lifecycle.CreateDefaults{Timeout: 700, Entrypoint: []string{"idle"}}})
 	})
 	mux.HandleFunc("GET /v1/sandboxes", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, 200, lifecycle.SandboxList{Items: []lifecycle.Sandbox{box}})
+		answer(w, 200, lifecycle.SandboxList{Items: []lifecycle.Sandbox{box, deep}})
 	})
+	mux.HandleFunc("GET /v1/sandboxes/"+deep.ID, func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, deep) })
 	mux.HandleFunc("GET /v1/sandboxes/"+sandboxID, func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, box) })
 	mux.HandleFunc("PATCH /v1/sandboxes/"+sandboxID+"/lifecycle", func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
@@ -51,9 +55,13 @@ func TestSleepFlags(t *testing.T) {
 	}{
 		{"create x --no-wait --on-idle pause --idle 30s --on-timeout pause", 0, "", "", `"lifecycle":{"idleSeconds":30,"onIdle":"pause","onTimeout":"pause"}`},
 		{"create x --no-wait --on-idle delete --idle 50ms --no-auto-resume", 0, "", "", `"lifecycle":{"autoResume":false,"idleSeconds":0.05,"onIdle":"delete"}`},
+		{"create x --no-wait --on-idle hibernate --hibernate-after 5m", 0, "", "", `"lifecycle":{"hibernateSeconds":300,"onIdle":"hibernate"}`},
+		{"create x --no-wait --hibernate-after 1ms", cli.ExitUsage, "", "hibernate-after: must be from 1s to 168h, not 1ms", ""},
 		{"create x --no-wait --idle 1ms", cli.ExitUsage, "", "idle: must be from 50ms to 24h, not 1ms", ""},
-		{"lifecycle box", 0, "ON IDLE  IDLE  ON TIMEOUT  AUTO RESUME\npause    30s   pause       yes", "", ""},
-		{"lifecycle box --on-idle delete --no-auto-resume", 0, "delete   30s   pause       no", "", `{"autoResume":false,"onIdle":"delete"}`},
+		{"lifecycle box", 0, "ON IDLE  IDLE  HIBERNATE  ON TIMEOUT  AUTO RESUME\npause    30s   -          pause       yes", "", ""},
+		{"lifecycle box --on-idle delete --no-auto-resume", 0, "delete   30s   -          pause       no", "", `{"autoResume":false,"onIdle":"delete"}`},
+		{"lifecycle hibernating", 0, "ON IDLE    IDLE  HIBERNATE  ON TIMEOUT  AUTO RESUME\nhibernate  30s   5m0s       pause       yes", "", ""},
+		{"get hibernating -o wide", 0, "pause after 30s idle, to disk after 300s more, pause at its expiry", "", ""},
 		{"lifecycle box --auto-resume", 0, "30s", "", `{"autoResume":true}`},
 		{"lifecycle box --auto-resume --no-auto-resume", cli.ExitUsage, "", "auto-resume: must not be given with --no-auto-resume", ""},
 		{"lifecycle box --idle 25h", cli.ExitUsage, "", "idle: must be from 50ms to 24h, not 25h", ""},

@@ -7,10 +7,12 @@ import (
 )
 
 // The values of [LifecycleOptions]. OnIdlePause and OnTimeoutPause let a sandbox fall asleep. The
-// next request to the sandbox, by whichever way it comes, wakes it.
+// next request to the sandbox, by whichever way it comes, wakes it. OnIdleHibernate is OnIdlePause,
+// and a sandbox that has slept for the time Hibernate goes to the disk and takes no memory.
 const (
 	OnIdleNone      = "none"
 	OnIdlePause     = "pause"
+	OnIdleHibernate = "hibernate"
 	OnIdleDelete    = "delete"
 	OnTimeoutDelete = "delete"
 	OnTimeoutPause  = "pause"
@@ -20,10 +22,13 @@ const (
 // as it is, or at the service's default.
 type LifecycleOptions struct {
 	// OnIdle is what happens when nothing keeps the sandbox awake for the time Idle: one of
-	// OnIdleNone, OnIdlePause and OnIdleDelete.
+	// OnIdleNone, OnIdlePause, OnIdleHibernate and OnIdleDelete.
 	OnIdle string
 	// Idle is from 50 ms to 24 h; the service's default is a minute.
 	Idle time.Duration
+	// Hibernate is for how long the sandbox must have slept until it goes to the disk, with
+	// OnIdleHibernate: from 1 s to 7 days; the service's default is 5 minutes.
+	Hibernate time.Duration
 	// OnTimeout is what happens when the time of the sandbox is up: OnTimeoutDelete or
 	// OnTimeoutPause.
 	OnTimeout string
@@ -36,6 +41,9 @@ func (o LifecycleOptions) request() lifecycle.SandboxLifecycle {
 	request := lifecycle.SandboxLifecycle{OnIdle: optional(o.OnIdle), OnTimeout: optional(o.OnTimeout), AutoResume: o.AutoResume}
 	if o.Idle != 0 {
 		request.IdleSeconds = new(o.Idle.Seconds())
+	}
+	if o.Hibernate != 0 {
+		request.HibernateSeconds = new(o.Hibernate.Seconds())
 	}
 	return request
 }

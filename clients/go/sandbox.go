@@ -125,7 +125,11 @@ func (s *Sandbox) nextState(ctx context.Context, info Info) error {
 
 // sleeps reports whether a sandbox has been Running and sleeps: a request wakes it.
 func sleeps(status lifecycle.SandboxStatus) bool {
-	return status.State == Paused && (status.Reason == "IDLE" || status.Reason == "TIMEOUT")
+	switch status.Reason {
+	case "IDLE", "TIMEOUT", "HIBERNATED", "HIBERNATED_FILES":
+		return status.State == Paused
+	}
+	return false
 }
 
 // isOver reports whether a state never changes.

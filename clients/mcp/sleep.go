@@ -18,7 +18,7 @@ const (
 // sleepSettings are when a sandbox falls asleep or ends by itself. A field that is empty is at the
 // service's default.
 type sleepSettings struct {
-	OnIdle     string  `json:"on_idle,omitempty" jsonschema:"pause: sleeps until a request"`
+	OnIdle     string  `json:"on_idle,omitempty" jsonschema:"pause: sleeps until a request; hibernate: later to disk"`
 	Idle       float64 `json:"idle_seconds,omitempty"`
 	OnTimeout  string  `json:"on_timeout,omitempty" jsonschema:"when it expires"`
 	AutoResume *bool   `json:"auto_resume,omitempty" jsonschema:"false: no request wakes it"`
@@ -26,7 +26,7 @@ type sleepSettings struct {
 
 // limitSleep adds what the settings may be to a schema that has them.
 func limitSleep(schema *jsonschema.Schema) {
-	schema.Properties["on_idle"].Enum = []any{sandbox.OnIdleNone, sandbox.OnIdlePause, sandbox.OnIdleDelete}
+	schema.Properties["on_idle"].Enum = []any{sandbox.OnIdleNone, sandbox.OnIdlePause, sandbox.OnIdleHibernate, sandbox.OnIdleDelete}
 	schema.Properties["on_timeout"].Enum = []any{sandbox.OnTimeoutDelete, sandbox.OnTimeoutPause}
 	resume := schema.Properties["auto_resume"]
 	resume.Type, resume.Types = "boolean", nil // withoutNulls has left out a null

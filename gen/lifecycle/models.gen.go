@@ -370,8 +370,17 @@ type CreateSandboxRequest struct {
 
 	// Lifecycle When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
 	// reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
-	// first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
-	// client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+	// first request to it, by whichever way it comes, wakes it, waits for it and succeeds.
+	//
+	// With `onIdle: hibernate` a sandbox that has slept for `hibernateSeconds` is brought to the
+	// disk, and takes no memory then. Its reason is `HIBERNATED`: its processes are on the disk,
+	// and go on when it is woken; or `HIBERNATED_FILES`, where its runtime cannot keep processes:
+	// they have ended, its files are kept, and its entrypoint is started again when it is woken.
+	// Requests through the service and the ingress wake it, and packets to a published port do
+	// not.
+	//
+	// What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
+	// again.
 	//
 	// Answers have all fields. On a cluster the whole object is 501.
 	Lifecycle *SandboxLifecycle `json:"lifecycle,omitempty"`
@@ -1021,7 +1030,7 @@ type LineageSandbox struct {
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
 	// - `Paused`: its processes stand still and their state is kept. An extension: with the
-	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+	//   reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
@@ -1319,8 +1328,17 @@ type Sandbox struct {
 
 	// Lifecycle When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
 	// reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
-	// first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
-	// client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+	// first request to it, by whichever way it comes, wakes it, waits for it and succeeds.
+	//
+	// With `onIdle: hibernate` a sandbox that has slept for `hibernateSeconds` is brought to the
+	// disk, and takes no memory then. Its reason is `HIBERNATED`: its processes are on the disk,
+	// and go on when it is woken; or `HIBERNATED_FILES`, where its runtime cannot keep processes:
+	// they have ended, its files are kept, and its entrypoint is started again when it is woken.
+	// Requests through the service and the ingress wake it, and packets to a published port do
+	// not.
+	//
+	// What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
+	// again.
 	//
 	// Answers have all fields. On a cluster the whole object is 501.
 	Lifecycle *SandboxLifecycle `json:"lifecycle,omitempty"`
@@ -1382,7 +1400,7 @@ type SandboxEvent struct {
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
 	// - `Paused`: its processes stand still and their state is kept. An extension: with the
-	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+	//   reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
@@ -1393,8 +1411,17 @@ type SandboxEvent struct {
 
 	// Lifecycle When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
 	// reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
-	// first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
-	// client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+	// first request to it, by whichever way it comes, wakes it, waits for it and succeeds.
+	//
+	// With `onIdle: hibernate` a sandbox that has slept for `hibernateSeconds` is brought to the
+	// disk, and takes no memory then. Its reason is `HIBERNATED`: its processes are on the disk,
+	// and go on when it is woken; or `HIBERNATED_FILES`, where its runtime cannot keep processes:
+	// they have ended, its files are kept, and its entrypoint is started again when it is woken.
+	// Requests through the service and the ingress wake it, and packets to a published port do
+	// not.
+	//
+	// What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
+	// again.
 	//
 	// Answers have all fields. On a cluster the whole object is 501.
 	Lifecycle *SandboxLifecycle `json:"lifecycle,omitempty"`
@@ -1462,7 +1489,7 @@ type SandboxEvent struct {
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
 	// - `Paused`: its processes stand still and their state is kept. An extension: with the
-	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+	//   reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
@@ -1496,8 +1523,17 @@ type SandboxEvent struct {
 
 // SandboxLifecycle When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
 // reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
-// first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
-// client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+// first request to it, by whichever way it comes, wakes it, waits for it and succeeds.
+//
+// With `onIdle: hibernate` a sandbox that has slept for `hibernateSeconds` is brought to the
+// disk, and takes no memory then. Its reason is `HIBERNATED`: its processes are on the disk,
+// and go on when it is woken; or `HIBERNATED_FILES`, where its runtime cannot keep processes:
+// they have ended, its files are kept, and its entrypoint is started again when it is woken.
+// Requests through the service and the ingress wake it, and packets to a published port do
+// not.
+//
+// What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
+// again.
 //
 // Answers have all fields. On a cluster the whole object is 501.
 type SandboxLifecycle struct {
@@ -1507,6 +1543,12 @@ type SandboxLifecycle struct {
 	// Example: true
 	AutoResume *bool `json:"autoResume,omitempty"`
 
+	// HibernateSeconds For how many seconds the sandbox must have slept until it goes to the disk. Without it,
+	// 300. It is of use with `onIdle: hibernate` alone, and kept otherwise.
+	//
+	// Example: 300
+	HibernateSeconds *float64 `json:"hibernateSeconds,omitempty"`
+
 	// IdleSeconds For how many seconds nothing must have kept the sandbox awake. Without it, 60.
 	//
 	// Example: 30
@@ -1514,7 +1556,8 @@ type SandboxLifecycle struct {
 
 	// OnIdle What happens when nothing has kept the sandbox awake for `idleSeconds` (see
 	// `GET /v1/sandboxes/{sandboxId}/holds`): `none`, it is left `Running`; `pause`, it falls
-	// asleep; `delete`, it ends. `hibernate` is not implemented (501). Without it, `none`.
+	// asleep; `hibernate`, it falls asleep and goes to the disk `hibernateSeconds` later;
+	// `delete`, it ends. Without it, `none`.
 	//
 	// Example: pause
 	OnIdle *string `json:"onIdle,omitempty"`
@@ -1563,7 +1606,7 @@ type SandboxList struct {
 //   - `Running`: it is proven usable.
 //   - `Pausing`: it is about to be paused.
 //   - `Paused`: its processes stand still and their state is kept. An extension: with the
-//     reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+//     reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 //   - `Resuming`: it is on its way from `Paused` back to `Running`.
 //   - `Stopping`: it is being terminated.
 //   - `Terminated`: it has ended.
@@ -1606,7 +1649,7 @@ type SandboxStatus struct {
 	// - `Running`: it is proven usable.
 	// - `Pausing`: it is about to be paused.
 	// - `Paused`: its processes stand still and their state is kept. An extension: with the
-	//   reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+	//   reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.

@@ -115,6 +115,7 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 			{Name: "imageEntrypoint", Schema: &Schema{Type: "boolean"}},
 			{Name: "lifecycle", Schema: &Schema{Type: "object", Properties: []Property{
 				{Name: "autoResume", Schema: &Schema{Type: "boolean"}},
+				{Name: "hibernateSeconds", Schema: &Schema{Type: "number", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 604800}}},
 				{Name: "idleSeconds", Schema: &Schema{Type: "number", Minimum: Bound{Set: true, Value: 0.05}, Maximum: Bound{Set: true, Value: 86400}}},
 				{Name: "onIdle", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
 				{Name: "onTimeout", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
@@ -220,12 +221,14 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "autoResume", Schema: &Schema{Type: "boolean"}},
+			{Name: "hibernateSeconds", Schema: &Schema{Type: "number", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 604800}}},
 			{Name: "idleSeconds", Schema: &Schema{Type: "number", Minimum: Bound{Set: true, Value: 0.05}, Maximum: Bound{Set: true, Value: 86400}}},
 			{Name: "onIdle", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
 			{Name: "onTimeout", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
 		}, Closed: true}},
 		{Type: "application/merge-patch+json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "autoResume", Schema: &Schema{Type: "boolean"}},
+			{Name: "hibernateSeconds", Schema: &Schema{Type: "number", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 604800}}},
 			{Name: "idleSeconds", Schema: &Schema{Type: "number", Minimum: Bound{Set: true, Value: 0.05}, Maximum: Bound{Set: true, Value: 86400}}},
 			{Name: "onIdle", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},
 			{Name: "onTimeout", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 32}},

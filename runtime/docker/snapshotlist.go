@@ -140,6 +140,11 @@ func (e *Engine) Suspend(_ context.Context, id string, _ time.Duration) error {
 	return fmt.Errorf("suspend container %s: %w", id, e.CheckAbility(engine.AbilitySuspension))
 }
 
+// Hibernate implements [engine.Snapshots].
+func (e *Engine) Hibernate(_ context.Context, id string) error {
+	return fmt.Errorf("hibernate container %s: %w", id, e.CheckAbility(engine.AbilitySuspension))
+}
+
 // CompareSnapshots implements [engine.Snapshots].
 func (e *Engine) CompareSnapshots(_ context.Context, _, to string, _ func(engine.FileChange) error) error {
 	return fmt.Errorf("compare snapshot %s: %w", to, e.CheckAbility(engine.AbilityComparison))

@@ -64,9 +64,23 @@ type Snapshots interface {
 	// Suspend ends the container's processes, with a SIGTERM to the first and after grace with a
 	// SIGKILL to all, and keeps what they have written: the container is [StatusStopped] then, and
 	// Start starts it on its files. A call that fails, or is cut off, can be repeated, also when
-	// the processes have ended meanwhile. Suspend returns [ErrNotFound], and [ErrNotRunning] for a
-	// container that was not started or whose files are lost.
+	// the processes have ended meanwhile. Suspend returns [ErrNotFound], [ErrNotRunning] for a
+	// container that was not started or whose files are lost, and [ErrNoRoom] before anything ends.
 	Suspend(ctx context.Context, id string, grace time.Duration) error
+
+	// Hibernate writes the processes of a container that is frozen to the disk, as a snapshot with
+	// Memory does, and ends them: the container is [StatusStopped] then, and Start has them go on,
+	// on the container's files. Their connections to the outside have ended, and the container's
+	// address may be another one. Where they cannot be restored any more, Start starts the container
+	// on its files alone, and [Container].RestoreError says why. The processes on the disk are no
+	// snapshot. The next start, a Rollback and a Suspend remove them, and so does a removal of the
+	// container.
+	//
+	// A call that fails, or is cut off, leaves the container frozen as before, or stopped as a whole.
+	// The call can be repeated. When ctx ends before the processes are on the disk, they stay where
+	// they are. Hibernate returns [ErrNotFound], [ErrNotRunning] for one that is neither frozen
+	// nor hibernated, [ErrNoRoom], and [ErrNoMemory] where KeepsMemory does.
+	Hibernate(ctx context.Context, id string) error
 
 	// Rollback ends the processes of a container and gives it the files of a snapshot in place of
 	// its own: it is [StatusStopped] then, and Start starts it on them. It has the same name, and
@@ -121,7 +135,7 @@ const (
 	AbilitySnapshots Ability = "snapshots"
 	// AbilityComparison stands for CompareSnapshots, ArchiveSnapshot and DigestSnapshot.
 	AbilityComparison Ability = "comparison"
-	// AbilitySuspension stands for Suspend.
+	// AbilitySuspension stands for Suspend and Hibernate.
 	AbilitySuspension Ability = "suspension"
 )
 

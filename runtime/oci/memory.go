@@ -63,37 +63,44 @@ func (e *Engine) describeMemory(c *containers.Container) (*snapshots.Memory, err
 func (e *Engine) writeMemory(
 	ctx context.Context, c *containers.Container, making *snapshots.Making, tree *treecopy.Copy, memory *snapshots.Memory,
 ) error {
-	runtime, err := e.runtimes.get(c.Record().Runtime)
-	if err != nil {
-		return err
-	}
-	// It is about what is written: before a byte of it is.
-	expected, err := e.cgroups.Group(c.ID).SharedBytes()
-	if err == nil {
-		err = memoryFits(expected, tree)
-	}
-	if err != nil {
-		return err
-	}
 	directory, err := making.MakeMemory()
 	if err != nil {
 		return err
 	}
-	state := e.layout.Runtime(c.Record().Runtime)
-	_, err = runCommandWithin(ctx, checkpointTimeout, runtime.CheckpointArgs(state, c.ID, directory, goesDirect(directory)))
-	if err != nil {
-		return fmt.Errorf("write the memory of the container: %w", errors.Join(err, tree.CheckRoom(0)))
-	}
-	if memory.Bytes, err = directoryBytes(directory); err != nil {
-		return err
-	}
-	if err := memoryFits(memory.Bytes, tree); err != nil {
+	if memory.Bytes, err = e.checkpoint(ctx, c, directory, tree); err != nil {
 		return err
 	}
 	if tree.MaxBytes > 0 {
 		tree.MaxBytes -= memory.Bytes
 	}
 	return nil
+}
+
+// checkpoint has the runtime write the processes of a container, which do not run, to a directory,
+// which has the room and the bound of the copy, and returns how much they take.
+func (e *Engine) checkpoint(ctx context.Context, c *containers.Container, directory string, room *treecopy.Copy) (int64, error) {
+	runtime, err := e.runtimes.get(c.Record().Runtime)
+	if err != nil {
+		return 0, err
+	}
+	// It is about what is written: before a byte of it is.
+	expected, err := e.cgroups.Group(c.ID).SharedBytes()
+	if err == nil {
+		err = memoryFits(expected, room)
+	}
+	if err != nil {
+		return 0, err
+	}
+	state := e.layout.Runtime(c.Record().Runtime)
+	_, err = runCommandWithin(ctx, checkpointTimeout, runtime.CheckpointArgs(state, c.ID, directory, goesDirect(directory)))
+	if err != nil {
+		return 0, fmt.Errorf("write the memory of the container: %w", errors.Join(err, room.CheckRoom(0)))
+	}
+	written, err := directoryBytes(directory)
+	if err != nil {
+		return 0, err
+	}
+	return written, memoryFits(written, room)
 }
 
 // memoryFits refuses memory that takes more than a snapshot may, or than there is.
@@ -210,21 +217,25 @@ func (e *Engine) restore(ctx context.Context, s start, snapshot string) (done bo
 	} else {
 		err = e.checkMemory(s.container, memory)
 	}
+	done, err = e.restoreFrom(ctx, s, memory, directory, err)
+	e.snapshots.Free() // one that was removed meanwhile
+	return done, err
+}
+
+// restoreFrom starts a container with the processes in a directory, unless err says why that cannot
+// be; see restore.
+func (e *Engine) restoreFrom(ctx context.Context, s start, memory snapshots.Memory, directory string, err error) (done bool, _ error) {
 	if err == nil {
 		s.restore, s.memory = directory, memory
 		err = s.run(ctx)
-		e.snapshots.Free() // one that was removed meanwhile
 	}
 	var refused *keeper.RuntimeError
 	byRuntime := errors.As(err, &refused) && refused.Stage == keeper.StageRun
 	if err == nil || !byRuntime && !errors.Is(err, engine.ErrNoMemory) {
 		return true, err
 	}
-	s.log.Warn().Err(err).Str("container", s.container.Name).Msg("cannot restore the processes of a snapshot: the container is started on its files")
+	s.log.Warn().Err(err).Str("container", s.container.Name).Msg("cannot restore the processes of a container: it is started on its files")
 	reason := beginning(err.Error(), reasonBytes)
-	if err := s.container.Update(func(r *containers.Record) { r.Restore, r.RestoreError = "", reason }); err != nil {
-		return true, err
-	}
-	e.snapshots.Free()
-	return false, nil
+	err = s.container.Update(func(r *containers.Record) { r.Restore, r.Memory, r.RestoreError = "", nil, reason })
+	return err != nil, err
 }

@@ -1,6 +1,7 @@
 package oci_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -60,6 +61,9 @@ func TestGVisor(t *testing.T) {
 	t.Run("memory is lost", testMemoryLost)
 	t.Run("memory and kills", testMemoryKilled)
 	t.Run("memory and machine id", testMemoryMachineID)
+	t.Run("hibernation", testHibernate)
+	t.Run("hibernation is lost", testHibernateLost)
+	t.Run("hibernation and kills", testHibernateKilled)
 }
 
 // testMemory: the processes of a container go on from a snapshot, with their open files, as
@@ -352,4 +356,188 @@ func (s site) onlySnapshot(t *testing.T, name string) string {
 		t.Fatalf("there are %v, %v", found, err)
 	}
 	return found[0]
+}
+
+// hibernate freezes a container and has its processes written to the disk.
+func hibernate(t testing.TB, e *oci.Engine, id string) {
+	t.Helper()
+	if err := errors.Join(e.Freeze(t.Context(), id), e.Hibernate(t.Context(), id)); err != nil {
+		t.Fatal(err)
+	}
+	if c := inspect(t, e, id); c.Status != engine.StatusStopped {
+		t.Errorf("the hibernated container is %s", c.Status)
+	}
+}
+
+// restart starts a container, whose processes have to go on.
+func restart(t testing.TB, e *oci.Engine, id string) {
+	t.Helper()
+	if err := e.Start(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if c := inspect(t, e, id); c.Status != engine.StatusRunning || !c.Restored || c.RestoreError != "" {
+		t.Errorf("the container that was started again is %+v", c)
+	}
+}
+
+// wantMemories looks how many containers have processes on the disk.
+func (s site) wantMemories(t testing.TB, when string, want int) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(s.Directory, "containers/*/memory"))
+	if err != nil || len(found) != want {
+		t.Errorf("%s there are the memories %v, %v; want %d", when, found, err, want)
+	}
+}
+
+// testHibernate: the processes of a container go on from the disk, with their files, as often as it
+// is hibernated, also after another Engine was opened and after a reboot of the host, and no
+// snapshot is seen.
+func testHibernate(t *testing.T) {
+	for name, change := range map[string]func(*site){
+		"unbounded": func(*site) {},
+		"bounded":   func(s *site) { s.DiskBytes, s.KeepFiles = 64<<20, true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := rememberSite(t)
+			change(&s)
+			e := s.mustOpen(t)
+			id := start(t, e, remembering(loadProbe(t, e)))
+			awaitLog(t, e, id, "ready")
+			for round, want := range []string{"1 1 1 y", "2 2 2 y", "3 3 3 y"} {
+				wantAnswer(t, e, id, "before it is hibernated", want)
+				hibernate(t, e, id)
+				s.wantMemories(t, "hibernated", 1)
+				if list, err := e.ListSnapshots(t.Context()); err != nil || len(list) > 0 {
+					t.Errorf("there are the snapshots %v, %v", list, err)
+				}
+				switch round {
+				case 1:
+					closeEngine(t, e)
+					e = s.mustOpen(t)
+				case 2:
+					closeEngine(t, e)
+					s.reboot(t)
+					e = s.mustOpen(t)
+				}
+				restart(t, e, id)
+				s.wantMemories(t, "started", 0)
+			}
+			wantAnswer(t, e, id, "at last", "4 4 4 y")
+			remember(t, e, id, "one")
+			hibernate(t, e, id)
+			rollback(t, e, id, "one") // in place of what it was hibernated with
+			s.wantMemories(t, "rolled back", 0)
+			wantAnswer(t, e, id, "rolled back", "5 5 5 y")
+			hibernate(t, e, id)
+			if err := e.Suspend(t.Context(), id, 0); err != nil {
+				t.Fatal(err)
+			}
+			s.wantMemories(t, "suspended", 0)
+			removeSnapshots(t, e)
+			removeAll(t, e)
+			closeEngine(t, e)
+			s.checkNothingLeft(t)
+		})
+	}
+}
+
+// testHibernateLost: a container whose processes cannot be restored starts on its files, and the
+// reason is known; one whose memory cannot be written stays frozen, and goes on.
+func testHibernateLost(t *testing.T) {
+	s := rememberSite(t)
+	e := s.mustOpen(t)
+	id := start(t, e, remembering(loadProbe(t, e)))
+	awaitLog(t, e, id, "ready")
+	wantAnswer(t, e, id, "at first", "1 1 1 y")
+	if err := e.Freeze(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := e.Hibernate(gone, id); !errors.Is(err, context.Canceled) {
+		t.Errorf("for a caller that has gone: %v", err)
+	}
+	s.wantMemories(t, "for a caller that has gone", 0)
+	if c := inspect(t, e, id); c.Status != engine.StatusFrozen {
+		t.Errorf("a container that was not hibernated is %s", c.Status)
+	}
+	if err := e.Thaw(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	wantAnswer(t, e, id, "thawed", "2 2 2 y")
+	hibernate(t, e, id)
+	written, err := filepath.Glob(filepath.Join(s.Directory, "containers/*/memory/checkpoint.img"))
+	if err != nil || len(written) != 1 {
+		t.Fatalf("there is the memory %v, %v", written, err)
+	}
+	if err := os.WriteFile(written[0], []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Start(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if c := inspect(t, e, id); c.Status != engine.StatusRunning || c.Restored || c.RestoreError == "" {
+		t.Errorf("the container is %+v", c)
+	}
+	s.wantMemories(t, "started on its files", 0)
+	var got string
+	wait.Until(t, "the container has started again", func() bool {
+		got = ask(t, e, id)
+		return got == "1 3 1 y"
+	}, func() any { return got })
+	removeAll(t, e)
+	closeEngine(t, e)
+	s.checkNothingLeft(t)
+}
+
+// testHibernateKilled: a service that is killed while it hibernates a container leaves one that is
+// frozen or one that is stopped, and one that is killed while it starts such a container leaves it
+// to the next: its processes go on in the end.
+func testHibernateKilled(t *testing.T) {
+	s := rememberSite(t)
+	e := s.mustOpen(t)
+	id := start(t, e, remembering(loadProbe(t, e)))
+	awaitLog(t, e, id, "ready")
+	wantAnswer(t, e, id, "at first", "1 1 1 y")
+	for _, round := range []struct {
+		failpoint string
+		left      engine.Status
+		thaws     bool
+		want      string
+	}{
+		{oci.MemoryWrittenFailpoint, engine.StatusFrozen, true, "2 2 2 y"},
+		{oci.MemoryWrittenFailpoint, engine.StatusFrozen, false, "3 3 3 y"},
+		{oci.HibernatedFailpoint, engine.StatusStopped, false, "4 4 4 y"},
+		{oci.RestoredFailpoint, engine.StatusStopped, false, "5 5 5 y"},
+	} {
+		if err := e.Freeze(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		call := "hibernate"
+		if round.failpoint == oci.RestoredFailpoint {
+			hibernate(t, e, id)
+			call = "start"
+		}
+		closeEngine(t, e)
+		s.snapshotter(t, round.failpoint, call, id, "")
+		e = s.mustOpen(t)
+		if c := inspect(t, e, id); c.Status != round.left {
+			t.Errorf("%s: the container is %s, want %s", round.failpoint, c.Status, round.left)
+		}
+		if round.thaws {
+			if err := e.Thaw(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			if err := e.Hibernate(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			restart(t, e, id)
+		}
+		s.wantMemories(t, round.failpoint, 0)
+		wantAnswer(t, e, id, round.failpoint, round.want)
+	}
+	removeAll(t, e)
+	closeEngine(t, e)
+	s.checkNothingLeft(t)
 }

@@ -56,6 +56,11 @@ func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment,
 			r.log.Warn().Err(err).Str("container", c.Name).Msg("cannot read the freezer state of container")
 		}
 		c.SetFrozen(frozen)
+		if !frozen && err == nil && record.Memory != nil { // another process has thawed it
+			if err := r.forgetMemory(c); err != nil {
+				return nil, fmt.Errorf("container %s: forget its memory: %w", c.Name, err)
+			}
+		}
 		r.processors.Adopt(c.ID, r.cgroups.Group(c.ID).Processors(), record.Spec.Resources.NanoCPUs)
 		running = append(running, keeper.Running{Watched: c.Watched(), Process: record.Run.Process})
 		if record.Run.Network != nil {
@@ -162,9 +167,17 @@ func (r recovery) recoverContainer(ctx context.Context, c *containers.Container)
 		return err
 	}
 	defer c.Unlock()
-	switch record := c.Record(); {
+	record := c.Record()
+	if record.Memory == nil { // what a hibernation or a start that was cut off has left
+		if err := r.disks.trash.Throw(c.Directory.Memory()); err != nil {
+			return err
+		}
+	}
+	switch {
 	case record.Removing, record.IsTest():
 		return r.remove(ctx, c)
+	case c.HasEnded() && record.Memory != nil:
+		return r.finishHibernation(ctx, c)
 	case record.Fresh:
 		return r.finishRollback(ctx, c)
 	case record.Run != nil && !record.Started():

@@ -75,5 +75,5 @@ func (l *launcher) finishRollback(ctx context.Context, c *containers.Container) 
 	if err := l.undoEarlier(ctx, c); err != nil {
 		return err
 	}
-	return l.disks.trash.Throw(c.Directory.Disk())
+	return errors.Join(l.disks.trash.Throw(c.Directory.Disk()), l.disks.trash.Throw(c.Directory.Memory()))
 }

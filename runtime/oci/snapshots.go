@@ -21,7 +21,7 @@ import (
 
 var _ engine.Snapshots = (*Engine)(nil)
 
-// Failpoints of a snapshot, of a rollback and of a suspension.
+// Failpoints of a snapshot, of a rollback, of a suspension and of a hibernation.
 const (
 	// HeldFailpoint: the processes of the container do not run, and its files are copied.
 	HeldFailpoint = "snapshot-held"
@@ -42,6 +42,10 @@ const (
 	KeepingFailpoint = "suspend-keeping"
 	// SuspendedFailpoint: the processes of the container have ended, and it is not stopped.
 	SuspendedFailpoint = "suspend-ended"
+	// MemoryWrittenFailpoint: the processes of the container are on the disk, and frozen.
+	MemoryWrittenFailpoint = "hibernate-written"
+	// HibernatedFailpoint: the processes are on the disk alone, and the container is not stopped.
+	HibernatedFailpoint = "hibernate-ended"
 )
 
 const (

@@ -66,5 +66,10 @@ func (e *Engine) launch(ctx context.Context, c *containers.Container) error {
 			return err
 		}
 	}
+	if record.Memory != nil {
+		if done, err := e.restoreOwn(ctx, s, *record.Memory); done {
+			return err
+		}
+	}
 	return s.run(ctx)
 }

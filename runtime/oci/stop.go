@@ -25,7 +25,7 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	}
 	err = e.processes.signal(c, unix.SIGTERM)
 	if err == nil { // a frozen process gets the signal once it thaws
-		err = e.processes.thaw(ctx, c)
+		err = e.thaw(ctx, c)
 	}
 	c.Unlock() // the end is not awaited with the lock
 	if err != nil {
@@ -57,7 +57,7 @@ func (e *Engine) Freeze(ctx context.Context, id string) error {
 
 // Thaw implements [engine.Engine].
 func (e *Engine) Thaw(ctx context.Context, id string) error {
-	return e.whileAlive(ctx, "thaw container "+id, id, e.processes.thaw)
+	return e.whileAlive(ctx, "thaw container "+id, id, e.thaw)
 }
 
 // whileAlive calls do with a container that runs or is frozen, with its lock.

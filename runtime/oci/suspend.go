@@ -30,6 +30,8 @@ func (e *Engine) Suspend(ctx context.Context, id string, grace time.Duration) er
 	defer c.Unlock()
 	record := c.Record()
 	switch status := c.Status(); {
+	case status == engine.StatusStopped && record.Memory != nil: // it was hibernated
+		return e.launcher.forgetMemory(c)
 	case status == engine.StatusStopped:
 		return nil
 	case status == engine.StatusRemoving:
@@ -62,5 +64,9 @@ func (e *Engine) keep(ctx context.Context, op, id string) error {
 	case !c.Alive() && !record.KeepsFiles():
 		return fmt.Errorf("%s: %w: it is %s", op, engine.ErrNotRunning, c.Status())
 	}
-	return c.Update(func(r *containers.Record) { r.Run.Suspends, r.Volatile = true, r.Volatile || !r.Run.Keeps })
+	err = c.Update(func(r *containers.Record) { r.Run.Suspends, r.Volatile = true, r.Volatile || !r.Run.Keeps })
+	if diskFull(err) {
+		return fmt.Errorf("%s: %w: %w", op, engine.ErrNoRoom, err)
+	}
+	return err
 }

@@ -264,11 +264,14 @@ func (h *handlers) GetEndpoint(
 		}
 	}
 	location, err := h.backend.Locate(ctx, request.SandboxID, request.Port)
+	if err == nil && !h.sleeps(sandbox) { // else a request to the endpoint wakes it
+		err = location.Stopped
+	}
 	if err != nil {
 		return nil, err
 	}
 	r := serve.Request(ctx)
-	if location.Daemon == "" { // no request reaches it through the service or an ingress
+	if location.Daemon == "" && location.Stopped == nil { // no request reaches it through the service or an ingress
 		if expires != nil {
 			return nil, lifecycle.Conflictf("port %d is the egress sidecar's: its endpoint cannot be "+
 				"signed", request.Port)

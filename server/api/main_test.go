@@ -186,6 +186,11 @@ func (b *backend) Locate(context.Context, string, int) (lifecycle.Location, erro
 		return lifecycle.Location{Endpoint: b.endpoint}, b.err
 	}
 	address, token := b.box.locate()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.sandbox.Status.State == lifecycle.StatePaused && b.sandbox.Status.Reason == lifecycle.ReasonHibernated {
+		return lifecycle.Location{Endpoint: lifecycle.Endpoint{Path: "/" + b.sandbox.ID + "/8000"}, Token: token, Stopped: lifecycle.Conflictf("it is on the disk")}, b.err
+	}
 	return lifecycle.Location{Endpoint: b.endpoint, Daemon: address, Token: token}, b.err
 }
 

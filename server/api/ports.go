@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,11 @@ func (h *handlers) locate(
 		return lifecycle.Location{}, notRunning(state)
 	}
 	location, err := h.backend.Locate(ctx, sandbox.ID, port)
-	if err == nil && location.Daemon == "" {
+	switch {
+	case err == nil && location.Stopped != nil && h.sleeps(sandbox): // it is somewhere once it is woken
+	case err == nil && location.Stopped != nil:
+		err = location.Stopped
+	case err == nil && location.Daemon == "":
 		err = lifecycle.Conflictf(
 			"port %d is the egress sidecar's: use its endpoint, or the operations for the network "+
 				"policy",
@@ -126,6 +131,7 @@ func (p *ports) forward(c echo.Context, sandbox lifecycle.Sandbox, location life
 		if err == nil {
 			location, err = p.handlers.backend.Locate(ctx, sandbox.ID, port)
 		}
+		err = cmp.Or(err, location.Stopped)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -91,6 +92,9 @@ func fromLifecycle(l gen.SandboxLifecycle) (change lifecycle.LifecycleChange) {
 	if l.IdleSeconds != nil { // the contract bounds it
 		change.Idle = new(time.Duration(math.Round(*l.IdleSeconds*1000)) * time.Millisecond)
 	}
+	if l.HibernateSeconds != nil {
+		change.Hibernate = new(time.Duration(math.Round(*l.HibernateSeconds*1000)) * time.Millisecond)
+	}
 	if l.OnTimeout != nil {
 		change.OnTimeout = new(lifecycle.OnTimeout(*l.OnTimeout))
 	}
@@ -99,7 +103,8 @@ func fromLifecycle(l gen.SandboxLifecycle) (change lifecycle.LifecycleChange) {
 }
 
 func toLifecycle(l lifecycle.Lifecycle) gen.SandboxLifecycle {
+	l.Hibernate = cmp.Or(l.Hibernate, lifecycle.DefaultHibernate) // an earlier release has recorded none
 	return gen.SandboxLifecycle{
-		OnIdle: new(string(l.OnIdle)), IdleSeconds: new(l.Idle.Seconds()), OnTimeout: new(string(l.OnTimeout)), AutoResume: &l.AutoResume,
+		OnIdle: new(string(l.OnIdle)), IdleSeconds: new(l.Idle.Seconds()), HibernateSeconds: new(l.Hibernate.Seconds()), OnTimeout: new(string(l.OnTimeout)), AutoResume: &l.AutoResume,
 	}
 }

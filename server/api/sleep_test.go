@@ -89,11 +89,13 @@ func TestRequestsWake(t *testing.T) {
 		{"activity", "/v1/sandboxes/" + p.backend.sandbox.ID + "/activity", []string{"SERVICE-API-KEY", aliceSecret}, false},
 		{"an endpoint", "/v1/sandboxes/" + p.backend.sandbox.ID + "/endpoints/8000", []string{"SERVICE-API-KEY", aliceSecret}, false},
 	} {
-		p.backend.fallAsleep(lifecycle.ReasonIdle)
-		before := s.wakes()
-		response, body := p.getOpen(t, tt.path, tt.headers...)
-		if woken := s.wakes() - before; woken != 0 != tt.wakes || tt.wakes && response.StatusCode != http.StatusOK {
-			t.Errorf("%s: %d wakes, %d %s", tt.name, woken, response.StatusCode, body)
+		for _, reason := range []lifecycle.Reason{lifecycle.ReasonIdle, lifecycle.ReasonHibernated} {
+			p.backend.fallAsleep(reason)
+			before := s.wakes()
+			response, body := p.getOpen(t, tt.path, tt.headers...)
+			if woken := s.wakes() - before; woken != 0 != tt.wakes || tt.wakes && response.StatusCode != http.StatusOK {
+				t.Errorf("%s, %s: %d wakes, %d %s", tt.name, reason, woken, response.StatusCode, body)
+			}
 		}
 	}
 	p.backend.fallAsleep(lifecycle.ReasonUserPause)
@@ -113,7 +115,7 @@ func TestEndpointWakes(t *testing.T) {
 	s := &sleeper{}
 	p, _ := serveSigned(t, func(o *api.Options) { o.Sleeper = s })
 	s.backend = p.backend
-	for reason, want := range map[lifecycle.Reason]int{lifecycle.ReasonIdle: 200, lifecycle.ReasonUserPause: 409} {
+	for reason, want := range map[lifecycle.Reason]int{lifecycle.ReasonIdle: 200, lifecycle.ReasonHibernated: 200, lifecycle.ReasonUserPause: 409} {
 		p.backend.fallAsleep(reason)
 		response, err := p.client.GetEndpointWithResponse(t.Context(), p.backend.sandbox.ID, 80, &gen.GetEndpointParams{Wake: new(true)}, with(aliceSecret))
 		if err != nil || response.StatusCode() != want {
@@ -134,13 +136,13 @@ func TestLifecycleIsConverted(t *testing.T) {
 	if _, err := service.client.CreateSandboxWithResponse(t.Context(), &gen.CreateSandboxParams{}, body); err != nil {
 		t.Fatal(err)
 	}
-	want := &lifecycle.Lifecycle{OnIdle: lifecycle.OnIdlePause, Idle: 50 * time.Millisecond, OnTimeout: lifecycle.OnTimeoutDelete, AutoResume: true}
+	want := &lifecycle.Lifecycle{OnIdle: lifecycle.OnIdlePause, Idle: 50 * time.Millisecond, Hibernate: lifecycle.DefaultHibernate, OnTimeout: lifecycle.OnTimeoutDelete, AutoResume: true}
 	if !reflect.DeepEqual(b.spec.Lifecycle, want) {
 		t.Errorf("asked for %+v", b.spec.Lifecycle)
 	}
 	b.sandbox.Lifecycle = want
 	shown, err := service.client.GetSandboxWithResponse(t.Context(), b.sandbox.ID, &gen.GetSandboxParams{})
-	if err != nil || shown.JSON200 == nil || *shown.JSON200.Lifecycle.OnIdle != "pause" || *shown.JSON200.Lifecycle.IdleSeconds != 0.05 ||
+	if err != nil || shown.JSON200 == nil || *shown.JSON200.Lifecycle.OnIdle != "pause" || *shown.JSON200.Lifecycle.IdleSeconds != 0.05 || *shown.JSON200.Lifecycle.HibernateSeconds != 300 ||
 		*shown.JSON200.Lifecycle.OnTimeout != "delete" || !*shown.JSON200.Lifecycle.AutoResume {
 		t.Errorf("shown: %v %s", err, shown.Body)
 	}

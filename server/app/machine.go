@@ -77,9 +77,13 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 		if boxes.SpareNetworks > 0 {
 			measured.SpareNetworks(containers.SpareNetworkCounts)
 		}
+		memory, err := load.New(cfg.Server.DataDir)
+		if err != nil {
+			return nil, err
+		}
 		started, err := host.Start(ctx, host.Options{
 			Boxes: containers, Store: measured.Store(a.machine.store), Sidecars: sidecars,
-			Logger: a.logger, Clock: time.Now, Observer: measured,
+			Logger: a.logger, Clock: time.Now, Observer: measured, AvailableMemory: memory.AvailableMemory,
 			MaxSandboxes:           cfg.Server.MaxSandboxes,
 			EndpointHost:           cfg.Sandbox.HostIP,
 			TerminatedRetention:    cfg.Server.TerminatedRetention.Duration(),

@@ -166,6 +166,44 @@ func (c *Containers) Suspend(ctx context.Context, record lifecycle.Record) error
 	return c.removeNetwork(ctx, record)
 }
 
+// HibernationUnsupported returns an Error of KindUnsupported where boxes cannot be brought to the
+// disk.
+func (c *Containers) HibernationUnsupported() error {
+	if c.SnapshotsUnsupported() != nil || c.options.Snapshots.CheckAbility(engine.AbilitySuspension) != nil {
+		return lifecycle.Unsupportedf(
+			`lifecycle.onIdle: hibernate needs the local engine (runtime.type = "local"), which keeps a sandbox on the disk; use pause`)
+	}
+	return nil
+}
+
+// Hibernate has the engine write the processes of a frozen box to the disk, where its runtime can,
+// and ends them: [Containers.Restart] has them go on, or else starts the box on its files. It
+// returns whether the processes are on the disk, or else the errors of Suspend and a
+// *[lifecycle.BoxFailure] for what is refused, and can be repeated.
+func (c *Containers) Hibernate(ctx context.Context, record lifecycle.Record) (processes bool, err error) {
+	if err := c.HibernationUnsupported(); err != nil {
+		return false, err
+	}
+	name := containerName(record.Box)
+	if c.MemoryUnsupported(record) != nil {
+		err := c.options.Snapshots.Suspend(ctx, name, cmp.Or(record.StopTime, stopGrace))
+		if err != nil {
+			return false, snapshotFailure(ctx, err)
+		}
+		return false, c.removeNetwork(ctx, record)
+	}
+	err = c.options.Snapshots.Hibernate(ctx, name)
+	if errors.Is(err, engine.ErrNotRunning) {
+		if container, inspected := c.options.Engine.Inspect(ctx, name); inspected == nil && container.Status == engine.StatusStopped {
+			return false, c.removeNetwork(ctx, record) // by a reboot
+		}
+	}
+	if err != nil {
+		return false, snapshotFailure(ctx, err)
+	}
+	return true, c.removeNetwork(ctx, record)
+}
+
 // Rollback ends the processes of a box and gives it the files of the snapshot with the id;
 // [Containers.Restart] starts it on them, with the processes of a snapshot of memory. It returns
 // [lifecycle.ErrNoBox], [lifecycle.ErrBoxUnavailable], ctx's error, or a *[lifecycle.BoxFailure]

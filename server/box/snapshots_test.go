@@ -42,6 +42,8 @@ func (k *keeping) ListSnapshots(context.Context) ([]engine.Snapshot, error) { re
 
 func (k *keeping) Suspend(context.Context, string, time.Duration) error { return k.err }
 
+func (k *keeping) Hibernate(context.Context, string) error { return k.err }
+
 func (k *keeping) CompareSnapshots(_ context.Context, from, to string, visit func(engine.FileChange) error) error {
 	return errors.Join(k.err, visit(engine.FileChange{Path: from + " " + to, Kind: engine.ChangeAdded, Type: engine.TypeFile, Size: 3}))
 }
@@ -95,6 +97,7 @@ func TestLackingAbilities(t *testing.T) {
 		{engine.AbilitySnapshots, (*box.Containers).SnapshotsUnsupported},
 		{engine.AbilityComparison, (*box.Containers).ComparisonUnsupported},
 		{engine.AbilitySuspension, (*box.Containers).SuspensionUnsupported},
+		{engine.AbilitySuspension, (*box.Containers).HibernationUnsupported},
 	} {
 		lacking := box.Unopened(box.Options{Snapshots: &keeping{lacks: map[engine.Ability]bool{tt.lacks: true}}})
 		if err := tt.check(lacking); !isUnsupported(err) {

@@ -167,7 +167,7 @@ func (e *Edge) keep(ctx context.Context, id string) {
 	switch state := sandbox.Status.State; {
 	case !isAlive(state):
 	// One that is only idle has its deadline nevertheless: nothing would end it otherwise.
-	case state == lifecycle.StatePaused && sandbox.Status.Reason != lifecycle.ReasonIdle:
+	case state == lifecycle.StatePaused && !sandbox.Status.Reason.IsIdle():
 		if sandbox.ExpiresAt.Sub(e.Clock()) >= keepAhead {
 			return
 		}

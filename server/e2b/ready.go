@@ -56,7 +56,7 @@ func (e *Edge) ready(ctx context.Context, id string, wakes bool, admit func(reac
 	if err == nil {
 		target, err = e.locate(ctx, sandbox)
 	}
-	if err != nil || sandbox.Status.State != lifecycle.StateRunning {
+	if err != nil || target.daemon == "" || sandbox.Status.State != lifecycle.StateRunning {
 		e.log(ctx, err, id, "cannot resume a sandbox for a request")
 		return reachable{}, over
 	}

@@ -176,6 +176,9 @@ func (a *actor) afterTransition(
 	if to != lifecycle.StatePausing && to != lifecycle.StatePaused {
 		record.WakeAt = time.Time{}
 	}
+	if to == lifecycle.StateRunning {
+		record.Hibernation = ""
+	}
 	if to.Final() {
 		retention := a.host.options.TerminatedRetention
 		if from == lifecycle.StatePending && to == lifecycle.StateFailed {

@@ -75,6 +75,14 @@ type Boxes interface {
 	// Suspend ends the processes of the box and keeps its files, on which Restart starts it. It can
 	// be repeated, and succeeds for a box whose processes are gone and whose files are kept.
 	Suspend(ctx context.Context, record lifecycle.Record) error
+	// HibernationUnsupported returns why Hibernate cannot be had here, an error of type
+	// *lifecycle.Error of KindUnsupported; nil where it can.
+	HibernationUnsupported() error
+	// Hibernate brings a frozen box to the disk, and returns whether its processes are there too;
+	// else they have ended, and the files are kept. Restart has it run again. When ctx ends before
+	// the processes are on the disk, the box stays as it was. It can be repeated, also for a box
+	// that is on the disk.
+	Hibernate(ctx context.Context, record lifecycle.Record) (processes bool, err error)
 	// SleepUnsupported returns why packets to a frozen box cannot be reported here, an error of type
 	// *lifecycle.Error of KindUnsupported; nil where they can.
 	SleepUnsupported() error

@@ -19,6 +19,7 @@ const (
 	callListSnapshots  = "ListSnapshots"
 	callRollback       = "Rollback"
 	callSuspend        = "Suspend"
+	callHibernate      = "Hibernate"
 	callCompare        = "CompareSnapshots"
 	callDigest         = "DigestSnapshot"
 	callExport         = "ExportSnapshot"
@@ -156,7 +157,26 @@ func (e *memoryEngine) Suspend(ctx context.Context, id string, _ time.Duration) 
 		switch c.Status {
 		case engine.StatusStopped:
 		case engine.StatusRunning, engine.StatusFrozen:
+			c.Status, c.Ports, c.Restored, c.RestoreError = engine.StatusStopped, nil, false, ""
+			e.emit(engine.EventExited, c)
+		default:
+			return fmt.Errorf("%w: it is %s", engine.ErrNotRunning, c.Status)
+		}
+		return nil
+	})
+}
+
+func (e *memoryEngine) Hibernate(ctx context.Context, id string) error {
+	return e.around(ctx, callHibernate, id, func() error {
+		c, err := e.find(id)
+		if err != nil {
+			return err
+		}
+		switch {
+		case c.Status == engine.StatusStopped && (c.Restored || c.RestoreError != ""):
+		case c.Status == engine.StatusFrozen:
 			c.Status, c.Ports = engine.StatusStopped, nil
+			c.Restored, c.RestoreError = e.restoreError == "", e.restoreError
 			e.emit(engine.EventExited, c)
 		default:
 			return fmt.Errorf("%w: it is %s", engine.ErrNotRunning, c.Status)

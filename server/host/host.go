@@ -29,6 +29,10 @@ type Options struct {
 	// Observer measures; nil means that nothing is measured.
 	Observer Observer
 
+	// AvailableMemory returns how much of the machine's memory is available, in percent. Sandboxes
+	// that sleep go to the disk early when that is little; nil means that it never is.
+	AvailableMemory func() (percent float64, err error)
+
 	// MaxSandboxes is how many sandboxes that have not ended there may be; 0 is no limit.
 	MaxSandboxes int
 	// EndpointHost is the host in endpoints; empty means the one that the client reached the
@@ -98,7 +102,8 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 		h.Close()
 		return nil, err
 	}
-	h.tasks.Add(5)
+	h.tasks.Add(6)
+	go h.watchMemory()
 	go h.expireSnapshots()
 	go h.digestSnapshots()
 	go h.watch()

@@ -55,6 +55,7 @@ func (a *actor) run() {
 			return
 		}
 		a.retrySave()
+		a.updateHibernation()
 		a.updateSleep()
 		a.next()
 		timer.Reset(a.idle())
@@ -83,6 +84,8 @@ func (a *actor) next() {
 		a.start(func(ctx context.Context, record lifecycle.Record) func() {
 			return a.provision(ctx, record, auth, launched)
 		})
+	case a.record.Hibernation == lifecycle.HibernationBegun && (state == lifecycle.StatePaused || state == lifecycle.StateResuming):
+		a.start(a.hibernate)
 	case state == lifecycle.StatePausing && a.record.Stopped:
 		a.start(a.suspend)
 	case state == lifecycle.StatePausing && a.needsPacketWatch():
@@ -170,10 +173,11 @@ func wall(at time.Time) time.Time { return at.Round(0) }
 
 // idle returns how long the actor may wait for messages before it has something to do.
 func (a *actor) idle() time.Duration {
+	wait := min(a.untilDue(), a.untilHibernation())
 	if a.saveAgainAt.IsZero() {
-		return a.untilDue()
+		return wait
 	}
-	return max(0, min(a.untilDue(), a.saveAgainAt.Sub(a.host.options.Clock())))
+	return max(0, min(wait, a.saveAgainAt.Sub(a.host.options.Clock())))
 }
 
 // due expires the sandbox or wakes it, or forgets its record, when its time has come. It returns

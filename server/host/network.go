@@ -52,6 +52,9 @@ func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Locat
 	if err != nil {
 		return lifecycle.Location{}, err
 	}
+	if reason := whyStopped(record); reason != nil {
+		return lifecycle.Location{Endpoint: throughService(record, port), Token: record.Token, Stopped: reason}, nil
+	}
 	if record.Sidecar != nil && port == lifecycle.SidecarPort {
 		endpoint, err := h.sidecarEndpoint(*record.Sidecar)
 		return lifecycle.Location{Endpoint: endpoint}, err
@@ -67,10 +70,18 @@ func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Locat
 	}
 	// the service forwards requests, because execd listens on the loopback interface only
 	if record.HostNetwork {
-		location.Endpoint = lifecycle.Endpoint{Path: fmt.Sprintf("/%s/%d", id, port)}
+		location.Endpoint = throughService(record, port)
 	}
 	location.Endpoint.Headers = map[string]string{lifecycle.TokenHeader: record.Token}
 	return location, nil
+}
+
+// throughService returns the endpoint of a port on a path of the service, which wakes the sandbox
+// where it sleeps.
+func throughService(record *lifecycle.Record, port int) lifecycle.Endpoint {
+	return lifecycle.Endpoint{
+		Path: fmt.Sprintf("/%s/%d", record.Sandbox.ID, port), Headers: map[string]string{lifecycle.TokenHeader: record.Token},
+	}
 }
 
 // reachable returns the record of a sandbox whose execd has been located. It waits for a Pending
@@ -89,13 +100,26 @@ func (h *Host) reachable(ctx context.Context, id string, port int) (*lifecycle.R
 	switch state := record.Sandbox.Status.State; {
 	case state.Final(), state == lifecycle.StateStopping:
 		return nil, lifecycle.Conflictf("the sandbox is %s and has no endpoint", state)
-	case state == lifecycle.StatePaused && record.Stopped:
-		return nil, isStopped("reach a port")
+	case whyStopped(record) != nil:
 	case state == lifecycle.StatePending, record.Port == 0:
-		conflict := lifecycle.Conflictf("the sandbox is %s and does not answer yet; ask again",
-			state)
-		conflict.RetryAfter = 1
-		return nil, conflict
+		return nil, notYet(state)
 	}
 	return record, nil
+}
+
+// whyStopped returns why a sandbox whose processes are not in memory is nowhere; nil for any other.
+func whyStopped(record *lifecycle.Record) error {
+	switch state := record.Sandbox.Status.State; {
+	case record.Stopped && state == lifecycle.StatePaused:
+		return isStopped("reach a port")
+	case record.Stopped && state == lifecycle.StateResuming:
+		return notYet(state)
+	}
+	return nil
+}
+
+func notYet(state lifecycle.State) error {
+	conflict := lifecycle.Conflictf("the sandbox is %s and does not answer yet; ask again", state)
+	conflict.RetryAfter = 1
+	return conflict
 }

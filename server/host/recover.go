@@ -140,8 +140,12 @@ func (h *Host) sweep() {
 func (h *Host) wakeDue() {
 	now := h.options.Clock()
 	for _, a := range h.registry.all() {
-		if at := dueAt(a.snapshot()); !at.IsZero() && !now.Before(at) {
-			a.post(func() {})
+		record := a.snapshot()
+		for _, at := range []time.Time{dueAt(record), hibernatesAt(record)} {
+			if !at.IsZero() && !now.Before(at) {
+				a.post(func() {})
+				break
+			}
 		}
 	}
 }

@@ -90,15 +90,7 @@ func (a *actor) restarted(place lifecycle.Place) {
 		return
 	}
 	a.record.Port, a.record.Stopped = place.Port, false
-	reason, message := lifecycle.ReasonContainerRunning, "started again on its files; execd answers"
-	switch {
-	case place.Restored:
-		message = "its processes go on as they were in the snapshot; execd answers"
-	case place.RestoreError != "":
-		// What relies on the processes must not take the sandbox for one that has them.
-		reason = lifecycle.ReasonRollbackFailed
-		message = "the processes of the snapshot cannot be restored: " + place.RestoreError + "; the sandbox was started again on the files of the snapshot"
-	}
+	reason, message := resumedFrom(a.record.Hibernation, place)
 	a.recordTransition(lifecycle.TriggerResumed, reason, message)
 }
 

@@ -56,7 +56,7 @@ func TestReboot(t *testing.T) {
 		if status.State != lifecycle.StatePaused || !strings.Contains(status.Message, "resume starts its entrypoint again") {
 			t.Errorf("after the reboot: %+v", status)
 		}
-		if _, err := m.host.Locate(t.Context(), id, 80); kindOf(err) != lifecycle.KindConflict || !strings.Contains(err.Error(), "resume it first") {
+		if location, err := m.host.Locate(t.Context(), id, 80); kindOf(location.Stopped) != lifecycle.KindConflict || !strings.Contains(location.Stopped.Error(), "resume it first") {
 			t.Errorf("port of the stopped sandbox: %v", err)
 		}
 		if _, err := m.host.NetworkPolicy(t.Context(), id); kindOf(err) != lifecycle.KindConflict {

@@ -56,7 +56,7 @@ func (a *actor) beginRollback(snapshot lifecycle.Snapshot) error {
 		return err
 	}
 	record = withoutPlace(record)
-	record.Rollback, record.Stopped = snapshot.ID, true
+	record.Rollback, record.Stopped, record.Hibernation = snapshot.ID, true, ""
 	return a.commit(synced, record, a.eventsTo(record)...)
 }
 

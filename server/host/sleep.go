@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,12 +37,16 @@ var (
 // sleep is what an actor has in memory for falling asleep and waking. It belongs to the actor's
 // goroutine.
 type sleep struct {
-	idle    *idleWatch    // follows whether the sandbox is idle in this period of Running; nil when nothing does
-	packets *packetWatch  // reports packets to a sandbox that sleeps, or is about to; nil when nothing does
-	woken   bool          // it is to be woken once it is Paused
-	thawing bool          // it is being woken
-	again   time.Time     // when what was due and could not be saved is tried again
-	reports chan struct{} // has an element when packets may have been seen
+	idle    *idleWatch   // follows whether the sandbox is idle in this period of Running; nil when nothing does
+	packets *packetWatch // reports packets to a sandbox that sleeps, or is about to; nil when nothing does
+	woken   bool         // it is to be woken once it is Paused
+	thawing bool         // it is being woken
+	again   time.Time    // when what was due and could not be saved is tried again
+
+	hibernateNow   bool          // it goes to the disk before its time
+	hibernateAgain time.Time     // when the sandbox is brought to the disk, after an attempt that has failed
+	hibernatePause time.Duration // the pause before that
+	reports        chan struct{} // has an element when packets may have been seen
 }
 
 // idleWatch is the watch of one period of Running and the sleep after it.
@@ -67,8 +70,13 @@ func (h *Host) packetsWake(settings lifecycle.Lifecycle) bool {
 
 // checkLifecycle returns an error for what cannot be had here.
 func (h *Host) checkLifecycle(settings *lifecycle.Lifecycle) error {
-	if settings == nil || settings.OnIdle != lifecycle.OnIdlePause {
+	if settings == nil || !settings.OnIdle.Sleeps() {
 		return nil
+	}
+	if settings.OnIdle == lifecycle.OnIdleHibernate {
+		if err := h.options.Boxes.HibernationUnsupported(); err != nil {
+			return err
+		}
 	}
 	return h.options.Boxes.SleepUnsupported()
 }
@@ -90,13 +98,17 @@ func (a *actor) updateSleep() {
 		a.setPacketWatch(nil)
 		return
 	}
-	if !settings.AutoResume {
+	if !settings.AutoResume || a.record.Stopped {
 		a.setPacketWatch(nil)
 	}
 	if packets := a.sleep.packets; packets != nil && packets.seen.Load() {
 		a.sleep.woken = true
 	}
-	if a.sleep.woken && state == lifecycle.StatePaused && a.cancelRunning == nil {
+	switch {
+	case !a.sleep.woken || state != lifecycle.StatePaused || a.cancelRunning != nil || a.record.Hibernation == lifecycle.HibernationBegun:
+	case a.record.Stopped:
+		a.wakeFromDisk()
+	default:
 		a.sleep.thawing = true
 		a.start(a.wakeUp)
 	}
@@ -134,7 +146,8 @@ func (a *actor) follows(idle *idleWatch) bool {
 		settings := a.record.Sandbox.Settings()
 		return settings.OnIdle == idle.settings.OnIdle && settings.Idle == idle.settings.Idle
 	}
-	return a.record.Sandbox.Sleeps() && a.record.Sandbox.Status.Reason == lifecycle.ReasonIdle
+	// That of a sandbox that is being brought to the disk ends with its processes.
+	return a.record.Sandbox.Sleeps() && a.record.Sandbox.Status.Reason == lifecycle.ReasonIdle && a.record.Hibernation == ""
 }
 
 // setPacketWatch replaces the watch of packets, which is stopped.
@@ -363,36 +376,10 @@ func (a *actor) endIdle(idle *idleWatch) error {
 // needsPacketWatch reports whether packets are to wake the sandbox, which sleeps or is about to,
 // and are not watched.
 func (a *actor) needsPacketWatch() bool {
-	return a.record.Sandbox.Sleeps() && a.sleep.packets == nil && a.host.packetsWake(a.record.Sandbox.Settings())
+	return a.record.Sandbox.Sleeps() && !a.record.Stopped && a.sleep.packets == nil && a.host.packetsWake(a.record.Sandbox.Settings())
 }
 
 // wakesByItself reports whether the sandbox sleeps and is to be woken at a time.
 func wakesByItself(record *lifecycle.Record) bool {
 	return !record.WakeAt.IsZero() && record.Sandbox.Status.State == lifecycle.StatePaused && record.Sandbox.Wakes()
-}
-
-// pausesAtTimeout reports whether the sandbox is paused when its time is up.
-func pausesAtTimeout(record *lifecycle.Record) bool {
-	return record.Sandbox.Settings().OnTimeout == lifecycle.OnTimeoutPause && !record.TimedOut &&
-		record.Sandbox.Status.State != lifecycle.StatePending
-}
-
-// timeOut pauses the sandbox because its time is up; one that is Paused already stays so. It ends
-// when it has not been resumed until the longest time to live is over.
-func (a *actor) timeOut() {
-	record, now := a.record, a.host.options.Clock()
-	if a.state() == lifecycle.StateRunning {
-		var err error
-		if record, err = a.afterTransition(lifecycle.TriggerPause, lifecycle.Status{
-			Reason: lifecycle.ReasonTimeout, Message: "asleep: the time of the sandbox is up",
-		}); err != nil {
-			return // the table has it
-		}
-	}
-	record.TimedOut = true
-	record.Sandbox.ExpiresAt = wall(now.UTC().Add(cmp.Or(record.MaxTimeout, lifecycle.MaxTimeout)))
-	if err := a.commit(synced, record, a.eventsTo(record)...); err != nil {
-		a.log.Error().Err(err).Msg("cannot save that the time of a sandbox is up; retrying")
-		a.sleep.again = now.Add(saveInterval)
-	}
 }

@@ -371,7 +371,8 @@ func TestLifecycleRules(t *testing.T) {
 		change lifecycle.LifecycleChange
 		kind   lifecycle.Kind
 	}{
-		{lifecycle.LifecycleChange{OnIdle: new(lifecycle.OnIdle("hibernate"))}, lifecycle.KindUnsupported},
+		{lifecycle.LifecycleChange{Hibernate: new(time.Millisecond)}, lifecycle.KindInvalid},
+		{lifecycle.LifecycleChange{Hibernate: new(8 * 24 * time.Hour)}, lifecycle.KindInvalid},
 		{lifecycle.LifecycleChange{OnIdle: new(lifecycle.OnIdle("stop"))}, lifecycle.KindInvalid},
 		{lifecycle.LifecycleChange{OnTimeout: new(lifecycle.OnTimeout("stop"))}, lifecycle.KindInvalid},
 		{lifecycle.LifecycleChange{Idle: new(time.Millisecond)}, lifecycle.KindInvalid},

@@ -42,7 +42,7 @@ func TestSuspend(t *testing.T) {
 	if err := m.host.Suspend(t.Context(), id); kindOf(err) != lifecycle.KindConflict {
 		t.Errorf("suspending a suspended sandbox: %v", err)
 	}
-	if _, err := m.host.Locate(t.Context(), id, 80); kindOf(err) != lifecycle.KindConflict || !strings.Contains(err.Error(), "resume it first") {
+	if location, err := m.host.Locate(t.Context(), id, 80); kindOf(location.Stopped) != lifecycle.KindConflict || !strings.Contains(location.Stopped.Error(), "resume it first") {
 		t.Errorf("port of the suspended sandbox: %v", err)
 	}
 	m.host.Sweep()

@@ -154,6 +154,8 @@ func (f *follower) apply(ctx context.Context, id string, data []byte) error {
 	switch {
 	case event.Type == string(lifecycle.EventForgotten):
 		f.table.remove(*event.SandboxID)
+	case event.Type == string(lifecycle.EventProgress) && event.Reason != nil && isOnDisk(*event.Reason):
+		f.table.moved(*event.SandboxID)
 	case event.Type == string(lifecycle.EventState) && event.To != nil:
 		reason := ""
 		if event.Reason != nil {

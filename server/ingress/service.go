@@ -105,6 +105,7 @@ func (s *service) pages(ctx context.Context) (all []observation, stable bool, er
 					id:     item.ID,
 					state:  state,
 					asleep: mayWake(state, item.Status.Reason),
+					onDisk: isOnDisk(item.Status.Reason),
 					since:  item.Status.LastTransitionAt,
 				},
 			)

@@ -1,8 +1,10 @@
 package ingress_test
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	"sandbox.internal/test/wait"
 )
@@ -55,4 +57,28 @@ func TestRequestsWakeThroughTheIngress(t *testing.T) {
 	if before != 1 || after < 2 {
 		t.Errorf("%d and %d questions for the endpoint", before, after)
 	}
+}
+
+// TestIngressAsksAgain: the endpoint of a sandbox that was on the disk is asked for again, whoever
+// has woken it: its former address may be another sandbox's.
+func TestIngressAsksAgain(t *testing.T) {
+	c := newControl(t, http.HandlerFunc(showRequest))
+	c.set("box", "Running", true)
+	in := c.ingress(t, nil)
+	wait.Until(t, "the sandbox is reached", func() bool { return in.status(t, "box") == 200 })
+	asked := func() (n int) {
+		c.look(func() { n = c.asked["box"] })
+		return n
+	}
+	c.look(func() { c.reasons["box"] = "IDLE" })
+	c.set("box", "Paused", false)
+	c.look(func() {
+		c.emit(fmt.Sprintf(`{"type":"progress","sandboxId":"box","timestamp":%q,"reason":"HIBERNATED"}`, time.Now().UTC().Format(time.RFC3339Nano)))
+	})
+	c.look(func() { c.reasons["box"] = "WOKEN" })
+	c.set("box", "Resuming", false)
+	c.look(func() { c.reasons["box"] = "CONTAINER_RUNNING" })
+	before := asked()
+	c.set("box", "Running", false)
+	wait.Until(t, "the ingress asks again", func() bool { return in.status(t, "box") == 200 && asked() > before })
 }

@@ -72,6 +72,8 @@ type observation struct {
 	state lifecycle.State
 	// asleep: it sleeps, or was woken and does not run yet.
 	asleep bool
+	// onDisk: it sleeps, and will be at another address once it runs.
+	onDisk bool
 	// since is when it came into the state, zero if that does not matter.
 	since    time.Time
 	endpoint *Endpoint // nil if it has to be looked up
@@ -81,12 +83,27 @@ type observation struct {
 // knows whether it does.
 func mayWake(state lifecycle.State, reason string) bool {
 	switch lifecycle.Reason(reason) {
-	case lifecycle.ReasonIdle, lifecycle.ReasonTimeout:
+	case lifecycle.ReasonIdle, lifecycle.ReasonTimeout, lifecycle.ReasonHibernated, lifecycle.ReasonHibernatedFiles:
 		return state == lifecycle.StatePausing || state == lifecycle.StatePaused
 	case lifecycle.ReasonWoken:
 		return state == lifecycle.StateResuming
 	}
 	return false
+}
+
+// isOnDisk reports whether a sandbox that sleeps for the reason has no address.
+func isOnDisk(reason string) bool {
+	is := lifecycle.Reason(reason)
+	return is == lifecycle.ReasonHibernated || is == lifecycle.ReasonHibernatedFiles
+}
+
+// moved forgets where a sandbox is.
+func (t *table) moved(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.sandboxes[id]; s != nil {
+		s.endpoint.Store(nil)
+	}
 }
 
 // replace replaces the table by these sandboxes. One whose state has stayed keeps its endpoint.
@@ -100,6 +117,9 @@ func (t *table) replace(all []observation, from, until time.Time) {
 	for _, one := range all {
 		if s := before[one.id]; s != nil && !one.state.Final() {
 			t.sandboxes[one.id] = s
+			if !one.since.Equal(s.since) { // it may have been on the disk
+				s.endpoint.Store(nil)
+			}
 		}
 		s := t.put(one)
 		if s != nil && !one.since.Before(from) && !one.since.After(until) {
@@ -135,6 +155,8 @@ func (t *table) put(one observation) *sandbox {
 	switch {
 	case one.endpoint != nil:
 		s.endpoint.Store(one.endpoint)
+	case one.onDisk:
+		s.endpoint.Store(nil)
 	case one.asleep, one.state == lifecycle.StateRunning && s.asleep:
 		// It stays where it is.
 	case one.state != lifecycle.StateRunning, !one.since.Equal(s.since):

@@ -154,6 +154,9 @@ type Location struct {
 	// Token is what execd demands in the header X-EXECD-ACCESS-TOKEN. It is empty for the egress
 	// sidecar's port.
 	Token string
+	// Stopped is why the port is nowhere before the sandbox runs again, whose processes are not in
+	// memory; nil where it is somewhere. Daemon is empty then, and the Endpoint is one of the service.
+	Stopped error
 }
 
 // Endpoint is how clients reach a port of a sandbox.

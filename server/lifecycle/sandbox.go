@@ -134,6 +134,8 @@ type Record struct {
 	// Stopped is true while the processes of the sandbox are gone and its files are kept: it is
 	// Paused or Resuming then, and resuming starts its box again.
 	Stopped bool `json:",omitempty"`
+	// Hibernation is how far the sandbox was brought to the disk since it ran.
+	Hibernation Hibernation `json:",omitempty"`
 	// MaxTimeout is the longest time to live that the owner's key allowed; 0 is [MaxTimeout].
 	MaxTimeout time.Duration `json:",omitempty"`
 	// TimedOut is true once the sandbox was paused because its time was up, until it is resumed: its

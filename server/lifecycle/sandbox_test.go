@@ -17,7 +17,7 @@ func fullRecord() lifecycle.Record {
 			ID:     "id", Image: "image", Owner: "owner", CreatedAt: time.Unix(1, 0).UTC(), ExpiresAt: time.Unix(2, 0).UTC(),
 			Status:   lifecycle.Status{State: lifecycle.StateRunning, Reason: lifecycle.ReasonContainerRunning, Message: "m", LastTransitionAt: time.Unix(1, 0).UTC(), ExitCode: new(1)},
 			Metadata: map[string]string{"name": "box"}, Entrypoint: []string{"sleep", "60"},
-			Lifecycle:  &lifecycle.Lifecycle{OnIdle: lifecycle.OnIdlePause, Idle: 1, OnTimeout: lifecycle.OnTimeoutPause, AutoResume: true},
+			Lifecycle:  &lifecycle.Lifecycle{OnIdle: lifecycle.OnIdlePause, Idle: 1, Hibernate: 1, OnTimeout: lifecycle.OnTimeoutPause, AutoResume: true},
 			Extensions: []byte(`{"a": 1}`), Stages: []lifecycle.StageTime{{Stage: lifecycle.StageAccepted, At: time.Unix(1, 0).UTC()}},
 		},
 		Spec:      fullSpec(),
@@ -38,7 +38,7 @@ func fullSpec() lifecycle.Spec {
 		Metadata:      map[string]string{"name": "box"},
 		NetworkPolicy: &lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "example.com"}}},
 		Volumes:       []lifecycle.Volume{{Name: "v", MountPath: "/v", HostPath: "/h"}},
-		Lifecycle:     &lifecycle.Lifecycle{OnIdle: lifecycle.OnIdlePause, Idle: 1, OnTimeout: lifecycle.OnTimeoutPause, AutoResume: true},
+		Lifecycle:     &lifecycle.Lifecycle{OnIdle: lifecycle.OnIdlePause, Idle: 1, Hibernate: 1, OnTimeout: lifecycle.OnTimeoutPause, AutoResume: true},
 		Extensions:    []byte(`{"a": 1}`),
 	}
 }

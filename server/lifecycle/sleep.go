@@ -36,9 +36,12 @@ const (
 	OnIdleNone   OnIdle = "none"   // it is left Running
 	OnIdlePause  OnIdle = "pause"  // it falls asleep
 	OnIdleDelete OnIdle = "delete" // it ends
-
-	onIdleHibernate OnIdle = "hibernate" // asked for elsewhere, and not implemented
+	// OnIdleHibernate is OnIdlePause, and one that has slept for long is brought to the disk.
+	OnIdleHibernate OnIdle = "hibernate"
 )
+
+// Sleeps reports whether a sandbox falls asleep.
+func (o OnIdle) Sleeps() bool { return o == OnIdlePause || o == OnIdleHibernate }
 
 // OnTimeout is what happens to a sandbox whose time is up.
 type OnTimeout string
@@ -53,7 +56,10 @@ const (
 type Lifecycle struct {
 	OnIdle OnIdle
 	// Idle is for how long nothing must have kept the sandbox awake.
-	Idle      time.Duration
+	Idle time.Duration
+	// Hibernate is for how long the sandbox must have slept until it is brought to the disk, with
+	// OnIdleHibernate.
+	Hibernate time.Duration
 	OnTimeout OnTimeout
 	// AutoResume says that requests wake the sandbox.
 	AutoResume bool
@@ -63,6 +69,7 @@ type Lifecycle struct {
 type LifecycleChange struct {
 	OnIdle     *OnIdle
 	Idle       *time.Duration
+	Hibernate  *time.Duration
 	OnTimeout  *OnTimeout
 	AutoResume *bool
 }
@@ -72,11 +79,15 @@ const (
 	DefaultIdle = time.Minute
 	MinIdle     = 50 * time.Millisecond
 	MaxIdle     = MaxTimeout
+
+	DefaultHibernate = 5 * time.Minute
+	MinHibernate     = time.Second
+	MaxHibernate     = 7 * 24 * time.Hour
 )
 
 // DefaultLifecycle returns what holds for a sandbox where nothing was asked for.
 func DefaultLifecycle() Lifecycle {
-	return Lifecycle{OnIdle: OnIdleNone, Idle: DefaultIdle, OnTimeout: OnTimeoutDelete, AutoResume: true}
+	return Lifecycle{OnIdle: OnIdleNone, Idle: DefaultIdle, Hibernate: DefaultHibernate, OnTimeout: OnTimeoutDelete, AutoResume: true}
 }
 
 // With returns the Lifecycle with a change.
@@ -86,6 +97,9 @@ func (l Lifecycle) With(change LifecycleChange) Lifecycle {
 	}
 	if change.Idle != nil {
 		l.Idle = *change.Idle
+	}
+	if change.Hibernate != nil {
+		l.Hibernate = *change.Hibernate
 	}
 	if change.OnTimeout != nil {
 		l.OnTimeout = *change.OnTimeout
@@ -104,20 +118,20 @@ func (l *Lifecycle) Clone() *Lifecycle {
 	return new(*l)
 }
 
-// Validate returns an Error that names the first field that breaks a rule, and the rule: of
-// KindUnsupported for what is not implemented, else of KindInvalid. None may be nil.
+// Validate returns an Error of KindInvalid that names the first field that breaks a rule, and the
+// rule. The Lifecycle may be nil.
 func (l *Lifecycle) Validate() error {
 	switch {
 	case l == nil:
 		return nil
-	case l.OnIdle == onIdleHibernate:
-		return Unsupportedf("lifecycle.onIdle: hibernate is not implemented: use pause")
-	case l.OnIdle != OnIdleNone && l.OnIdle != OnIdlePause && l.OnIdle != OnIdleDelete:
-		return Invalidf("lifecycle.onIdle: must be none, pause or delete, not %.40q", l.OnIdle)
+	case l.OnIdle != OnIdleNone && !l.OnIdle.Sleeps() && l.OnIdle != OnIdleDelete:
+		return Invalidf("lifecycle.onIdle: must be none, pause, hibernate or delete, not %.40q", l.OnIdle)
 	case l.OnTimeout != OnTimeoutDelete && l.OnTimeout != OnTimeoutPause:
 		return Invalidf("lifecycle.onTimeout: must be delete or pause, not %.40q", l.OnTimeout)
 	case l.Idle < MinIdle || l.Idle > MaxIdle:
 		return Invalidf("lifecycle.idleSeconds: must be within %g and %g, got %g", MinIdle.Seconds(), MaxIdle.Seconds(), l.Idle.Seconds())
+	case l.Hibernate < MinHibernate || l.Hibernate > MaxHibernate:
+		return Invalidf("lifecycle.hibernateSeconds: must be within %g and %g, got %g", MinHibernate.Seconds(), MaxHibernate.Seconds(), l.Hibernate.Seconds())
 	}
 	return nil
 }
@@ -127,15 +141,35 @@ func (s *Sandbox) Settings() Lifecycle {
 	if s.Lifecycle == nil {
 		return DefaultLifecycle()
 	}
-	return *s.Lifecycle
+	settings := *s.Lifecycle
+	if settings.Hibernate == 0 { // written by a version without it
+		settings.Hibernate = DefaultHibernate
+	}
+	return settings
 }
 
 // Sleeps reports whether the sandbox is asleep or falling asleep by itself. A sandbox that a
 // client has paused does not sleep.
 func (s *Sandbox) Sleeps() bool {
 	paused := s.Status.State == StatePaused || s.Status.State == StatePausing
-	return paused && (s.Status.Reason == ReasonIdle || s.Status.Reason == ReasonTimeout)
+	return paused && (s.Status.Reason.IsIdle() || s.Status.Reason == ReasonTimeout)
 }
+
+// IsIdle reports whether a sandbox that is Paused for the reason has fallen asleep because it was
+// idle, wherever it is by now.
+func (r Reason) IsIdle() bool {
+	return r == ReasonIdle || r == ReasonHibernated || r == ReasonHibernatedFiles
+}
+
+// Hibernation is how far a sandbox that sleeps was brought to the disk; empty when it was not.
+type Hibernation string
+
+// The values of Hibernation.
+const (
+	HibernationBegun     Hibernation = "begun"     // the processes may be in memory, on the disk, or gone
+	HibernationProcesses Hibernation = "processes" // the processes are on the disk
+	HibernationFiles     Hibernation = "files"     // the processes have ended
+)
 
 // Wakes reports whether a request to the sandbox wakes it, or has woken it and waits for it.
 func (s *Sandbox) Wakes() bool {

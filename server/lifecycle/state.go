@@ -142,6 +142,9 @@ const (
 	ReasonUserPause         Reason = "USER_PAUSE"              // a client asked
 	ReasonUserResume        Reason = "USER_RESUME"             // a client asked
 	ReasonIdle              Reason = "IDLE"                    // no request or program kept the sandbox awake
+	ReasonHibernated        Reason = "HIBERNATED"              // asleep, and the processes are on the disk
+	ReasonHibernatedFiles   Reason = "HIBERNATED_FILES"        // asleep, the processes have ended and the files are kept
+	ReasonRestoreFailed     Reason = "RESTORE_FAILED"          // started on the files, because the processes on the disk cannot be restored; message has the cause
 	ReasonTimeout           Reason = "TIMEOUT"                 // the time of a sandbox was up that sleeps then
 	ReasonWoken             Reason = "WOKEN"                   // a request came, or the time that the sandbox had asked for
 	ReasonExternalPause     Reason = "EXTERNAL_PAUSE"          // another process froze the container

@@ -107,6 +107,15 @@ func (s *Sampler) times() (times, error) {
 	return found, nil
 }
 
+// AvailableMemory returns how much of the machine's memory is available, in percent.
+func (s *Sampler) AvailableMemory() (percent float64, err error) {
+	total, used, err := s.memory()
+	if err != nil {
+		return 0, err
+	}
+	return 100 * float64(total-used) / float64(total), nil
+}
+
 // memory reads /proc/meminfo. Page cache that can be dropped is not used.
 func (s *Sampler) memory() (total, used int64, err error) {
 	text, err := os.ReadFile(filepath.Join(s.proc, "meminfo"))

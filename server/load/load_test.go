@@ -43,6 +43,9 @@ func TestSample(t *testing.T) {
 	if load.MemoryTotalBytes != 1<<20 || load.MemoryUsedBytes != 768<<10 {
 		t.Errorf("%+v", load)
 	}
+	if percent, err := s.AvailableMemory(); err != nil || percent != 25 {
+		t.Errorf("%v %% of the memory are available, %v", percent, err)
+	}
 	if load.DiskUsedBytes <= 0 || load.DiskTotalBytes <= load.DiskUsedBytes {
 		t.Errorf("%+v", load)
 	}

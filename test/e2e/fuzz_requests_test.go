@@ -95,7 +95,7 @@ func TestFuzzLifecycle(t *testing.T) {
 	f := newFuzzer(t, s.URL, document, http.Header{conformance.KeyHeader: {conformance.AdminKey}})
 	f.health = "/health"
 	f.expected["pruneImages 501"] = "a Docker Engine has images of others"
-	f.expected["updateLifecycle 501"] = "hibernation is not implemented"
+	f.expected["updateLifecycle 501"] = "a Docker Engine keeps no sandbox on the disk"
 	f.expected["createSandbox 501"] = f.expected["updateLifecycle 501"]
 	f.expected["pauseSandbox 501"] = "a Docker Engine does not pause with files alone"
 	f.expected["takeSnapshot 501"] = "a Docker Engine keeps no memory"

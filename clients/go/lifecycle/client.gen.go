@@ -416,10 +416,11 @@ type ClientInterface interface {
 	// UpdateLifecycleWithBody Change when a sandbox falls asleep or ends by itself
 	//
 	// Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-	// that is ending or has ended is 409.
+	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+	// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 	//
-	// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+	// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+	// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 	// resume wakes it from then on.
 	//
 	// Takes any type of body and a specified content type.
@@ -430,10 +431,11 @@ type ClientInterface interface {
 	// UpdateLifecycle Change when a sandbox falls asleep or ends by itself
 	//
 	// Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-	// that is ending or has ended is 409.
+	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+	// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 	//
-	// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+	// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+	// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 	// resume wakes it from then on.
 	//
 	// Takes a body of the `application/json` content type.
@@ -444,10 +446,11 @@ type ClientInterface interface {
 	// UpdateLifecycleWithApplicationMergePatchPlusJSONBody Change when a sandbox falls asleep or ends by itself
 	//
 	// Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-	// that is ending or has ended is 409.
+	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+	// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 	//
-	// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+	// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+	// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 	// resume wakes it from then on.
 	//
 	// Takes a body of the `application/merge-patch+json` content type.
@@ -1467,10 +1470,11 @@ func (c *Client) GetHolds(ctx context.Context, sandboxID SandboxID, reqEditors .
 // UpdateLifecycleWithBody Change when a sandbox falls asleep or ends by itself
 //
 // Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-// that is ending or has ended is 409.
+// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 //
-// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 // resume wakes it from then on.
 //
 // Takes any type of body and a specified content type.
@@ -1491,10 +1495,11 @@ func (c *Client) UpdateLifecycleWithBody(ctx context.Context, sandboxID SandboxI
 // UpdateLifecycle Change when a sandbox falls asleep or ends by itself
 //
 // Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-// that is ending or has ended is 409.
+// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 //
-// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 // resume wakes it from then on.
 //
 // Takes a body of the `application/json` content type.
@@ -1515,10 +1520,11 @@ func (c *Client) UpdateLifecycle(ctx context.Context, sandboxID SandboxID, body 
 // UpdateLifecycleWithApplicationMergePatchPlusJSONBody Change when a sandbox falls asleep or ends by itself
 //
 // Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-// that is ending or has ended is 409.
+// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 //
-// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 // resume wakes it from then on.
 //
 // Takes a body of the `application/merge-patch+json` content type.
@@ -5052,10 +5058,11 @@ type ClientWithResponsesInterface interface {
 	// UpdateLifecycleWithBodyWithResponse Change when a sandbox falls asleep or ends by itself
 	//
 	// Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-	// that is ending or has ended is 409.
+	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+	// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 	//
-	// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+	// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+	// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 	// resume wakes it from then on.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -5066,10 +5073,11 @@ type ClientWithResponsesInterface interface {
 	// UpdateLifecycleWithResponse Change when a sandbox falls asleep or ends by itself
 	//
 	// Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-	// that is ending or has ended is 409.
+	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+	// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 	//
-	// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+	// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+	// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 	// resume wakes it from then on.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -5080,10 +5088,11 @@ type ClientWithResponsesInterface interface {
 	// UpdateLifecycleWithApplicationMergePatchPlusJSONBodyWithResponse Change when a sandbox falls asleep or ends by itself
 	//
 	// Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-	// that is ending or has ended is 409.
+	// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+	// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 	//
-	// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+	// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+	// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 	// resume wakes it from then on.
 	//
 	// Takes a body of the `application/merge-patch+json` content type, and returns a wrapper object for the known response body format(s).
@@ -13300,10 +13309,11 @@ func (c *ClientWithResponses) GetHoldsWithResponse(ctx context.Context, sandboxI
 // UpdateLifecycleWithBodyWithResponse Change when a sandbox falls asleep or ends by itself
 //
 // Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-// that is ending or has ended is 409.
+// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 //
-// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 // resume wakes it from then on.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -13320,10 +13330,11 @@ func (c *ClientWithResponses) UpdateLifecycleWithBodyWithResponse(ctx context.Co
 // UpdateLifecycleWithResponse Change when a sandbox falls asleep or ends by itself
 //
 // Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-// that is ending or has ended is 409.
+// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 //
-// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 // resume wakes it from then on.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -13340,10 +13351,11 @@ func (c *ClientWithResponses) UpdateLifecycleWithResponse(ctx context.Context, s
 // UpdateLifecycleWithApplicationMergePatchPlusJSONBodyWithResponse Change when a sandbox falls asleep or ends by itself
 //
 // Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-// that is ending or has ended is 409.
+// report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+// keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 //
-// A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+// A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+// does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
 // resume wakes it from then on.
 //
 // Takes a body of the `application/merge-patch+json` content type, and returns a wrapper object for the known response body format(s).

@@ -60,7 +60,7 @@ export type ForkError = components["schemas"]["Error"];
 const notResumed = ["RESUME_FAILED", "ROLLBACK_FAILED"];
 
 /** The reasons of a sandbox that is Paused until a request wakes it. */
-const asleep = ["IDLE", "TIMEOUT"];
+const asleep = ["IDLE", "TIMEOUT", "HIBERNATED", "HIBERNATED_FILES"];
 
 /** How long one request waits for a state, in seconds; the service permits 60. */
 const longestWait = 30;

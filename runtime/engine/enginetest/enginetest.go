@@ -102,6 +102,7 @@ func Run(t *testing.T, open Open, traits ...Trait) {
 			"SnapshotUnseen":              s.testSnapshotUnseen,
 			"Rollback":                    s.testRollback,
 			"Suspend":                     s.testSuspend,
+			"Hibernate":                   s.testHibernate,
 			"Traffic":                     s.testTraffic,
 			"TrafficEnds":                 s.testTrafficEnds,
 			"TrafficRefuses":              s.testTrafficRefuses,

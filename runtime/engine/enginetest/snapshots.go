@@ -372,6 +372,7 @@ func (s *suite) testSuspend(t *testing.T) {
 	}
 	if snapshots.CheckAbility(engine.AbilitySuspension) != nil {
 		wantError(t, snapshots.Suspend(t.Context(), "any", 0), errors.ErrUnsupported)
+		wantError(t, snapshots.Hibernate(t.Context(), "any"), errors.ErrUnsupported)
 		return
 	}
 	spec := s.spec("again", "/starts")
@@ -405,6 +406,53 @@ func (s *suite) testSuspend(t *testing.T) {
 	s.waitLog(t, id, "start 4\n")
 	if c := s.inspect(t, id); c.Status != engine.StatusRunning || c.Ports[8080] == 0 {
 		t.Errorf("the container is %s, with ports %v", c.Status, c.Ports)
+	}
+}
+
+// testHibernate: a container that is not frozen, or whose runtime keeps no processes, stays as it
+// is; any other has no processes, and goes on with those that it had.
+func (s *suite) testHibernate(t *testing.T) {
+	snapshots, ok := s.engine.(engine.Snapshots)
+	if !ok || snapshots.CheckAbility(engine.AbilitySuspension) != nil {
+		return
+	}
+	spec := s.spec("again", "/starts")
+	spec.Publish, spec.PublishIP = []int{8080}, "127.0.0.1"
+	if err := snapshots.Hibernate(t.Context(), "none"); !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("hibernating a missing container: %v, want ErrNotFound", err)
+	}
+	id := s.start(t, spec)
+	s.waitLog(t, id, "start 1\n")
+	keeps := snapshots.KeepsMemory("") == nil
+	want := engine.ErrNotRunning
+	if !keeps {
+		want = engine.ErrNoMemory
+	}
+	if err := snapshots.Hibernate(t.Context(), id); !errors.Is(err, want) || s.inspect(t, id).Status != engine.StatusRunning {
+		t.Errorf("hibernating a container that runs: %v, want %v; it is %s", err, want, s.inspect(t, id).Status)
+	}
+	if err := s.engine.Freeze(t.Context(), id); err != nil {
+		t.Fatalf("Freeze: %v", err)
+	}
+	if !keeps {
+		if err := snapshots.Hibernate(t.Context(), id); !errors.Is(err, engine.ErrNoMemory) || s.inspect(t, id).Status != engine.StatusFrozen {
+			t.Errorf("hibernating a container of another runtime: %v, and it is %s", err, s.inspect(t, id).Status)
+		}
+		return
+	}
+	for range 2 {
+		if err := snapshots.Hibernate(t.Context(), id); err != nil {
+			t.Fatalf("Hibernate: %v", err)
+		}
+		if c := s.inspect(t, id); c.Status != engine.StatusStopped || len(c.Ports) > 0 {
+			t.Errorf("the hibernated container is %s, with ports %v", c.Status, c.Ports)
+		}
+	}
+	if err := s.engine.Start(t.Context(), id); err != nil {
+		t.Fatalf("Start: %v", err)
+	}
+	if c := s.inspect(t, id); c.Status != engine.StatusRunning || c.Ports[8080] == 0 || !c.Restored {
+		t.Errorf("the container is %+v", c)
 	}
 }
 

@@ -70,6 +70,8 @@ type Backend struct {
 
 	// Sleeps is whether sandboxes of the backend fall asleep when they are idle.
 	Sleeps bool
+	// Hibernates is whether they go to the disk then.
+	Hibernates bool
 
 	// InternalErrors provokes answers with status 500 and proves that they show no cause.
 	// Afterwards the service works again, and the sandboxes are in the states that they are named

@@ -47,7 +47,9 @@ func testSleep(t *testing.T, b Backend) {
 	user := s.As(t, userKey)
 	r := user.Idle()
 	r.Lifecycle = &lifecycle.SandboxLifecycle{OnIdle: new("hibernate")}
-	WantProblem(t, user.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, r)), 501, "NOT_IMPLEMENTED", "lifecycle")
+	if !b.Hibernates {
+		WantProblem(t, user.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, r)), 501, "NOT_IMPLEMENTED", "lifecycle")
+	}
 	r.Lifecycle = &lifecycle.SandboxLifecycle{OnIdle: new("pause"), IdleSeconds: new(0.05)}
 	if !b.Sleeps {
 		WantProblem(t, user.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, r)), 501, "NOT_IMPLEMENTED", "lifecycle")
@@ -74,11 +76,17 @@ func testSleep(t *testing.T, b Backend) {
 	t.Run("kept awake", func(t *testing.T) { testKeptAwake(t, user, id) })
 	t.Run("paused", func(t *testing.T) { testPausedIsNotWoken(t, user, id) })
 	t.Run("killed service", func(t *testing.T) { testSleepSurvivesKill(t, s, user, id) })
+	if b.Hibernates {
+		t.Run("hibernated", func(t *testing.T) { testHibernated(t, s, s.As(t, userKey)) })
+	}
 	excused := []string{"getHolds 400"} // there is nothing in it that could be refused but parameters
 	for _, operation := range sleepOperations {
 		excused = append(excused, operation+" 500", operation+" 503")
 	}
 	excused = append(excused, "getHolds 501", "getHolds 502") // its daemon is of this release
+	if b.Hibernates {
+		excused = append(excused, "updateLifecycle 501")
+	}
 	for _, pair := range s.Conform.Unseen() {
 		if slices.Contains(sleepOperations, strings.Fields(pair)[0]) && !slices.Contains(excused, pair) {
 			t.Errorf("the contract declares %q, and nothing here provokes it", pair)
@@ -256,6 +264,49 @@ func testSleepSurvivesKill(t *testing.T, s *Service, c *Client, id string) {
 	}
 }
 
+// testHibernated: a sandbox that has slept for a second goes to the disk, also in a service that
+// was killed since. The sandbox keeps its files, and what its runtime can keep of its memory.
+// Requests through the service, a question for its endpoint and a resume have it run again.
+func testHibernated(t *testing.T, s *Service, c *Client) {
+	r := c.Idle()
+	r.Lifecycle = &lifecycle.SandboxLifecycle{OnIdle: new("hibernate"), IdleSeconds: new(0.2), HibernateSeconds: new(1.0)}
+	id := c.Create(t, r)
+	through := func() *Box { return ExecdThroughTheService(t, c.Inside(t, id, DaemonPort)) }
+	awaitDisk := func() {
+		t.Helper()
+		want := "HIBERNATED_FILES"
+		if s.backend.OwnKernel {
+			want = "HIBERNATED"
+		}
+		var last lifecycle.SandboxStatus
+		wait.Until(t, "the sandbox is on the disk", func() bool {
+			last = c.Get(t, id).Status
+			return last.State == "Paused" && last.Reason == want
+		}, func() any { return last })
+	}
+	awaitDisk()
+	through().Want(t, "echo files > /root/state; echo memory > /dev/shm/state", "")
+	awaitDisk()
+	c.Enter(t, id).Want(t, "cat /root/state", "files\n") // by an endpoint of the service
+	awaitDisk()
+	s.Kill()
+	s.Boot(t)
+	c = s.As(t, c.Key)
+	awaitDisk()
+	left := map[bool]string{true: "memory\n"}[s.backend.OwnKernel]
+	through().Want(t, "cat /root/state; cat /dev/shm/state 2>/dev/null || true", "files\n"+left)
+	awaitDisk()
+	endpoint, err := Decode[lifecycle.Endpoint](c.Send(t, http.MethodGet, fmt.Sprintf("/v1/sandboxes/%s/endpoints/%d?wake=true", id, DaemonPort), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	EnterAt(t, endpoint).Want(t, "cat /root/state", "files\n")
+	awaitDisk()
+	c.Resume(t, id)
+	c.Enter(t, id).Want(t, "cat /root/state", "files\n")
+	c.Delete(t, id)
+}
+
 // testRefusedSleep provokes the errors that the contract declares.
 func testRefusedSleep(t *testing.T, s *Service, id string) {
 	user, operations := s.As(t, userKey), operationsOfSleep(id)
@@ -282,7 +333,9 @@ func testRefusedSleep(t *testing.T, s *Service, id string) {
 	} {
 		WantProblem(t, user.Send(t, http.MethodPatch, path, body), 400, "INVALID_REQUEST_BODY", field)
 	}
-	WantProblem(t, user.Send(t, http.MethodPatch, path, `{"onIdle":"hibernate"}`), 501, "NOT_IMPLEMENTED", "hibernate")
+	if !s.backend.Hibernates {
+		WantProblem(t, user.Send(t, http.MethodPatch, path, `{"onIdle":"hibernate"}`), 501, "NOT_IMPLEMENTED", "hibernate")
+	}
 	large := fmt.Sprintf(`{"onIdle":%q}`, strings.Repeat("x", 1<<20))
 	WantProblem(t, user.Send(t, http.MethodPatch, path, large), 413, "REQUEST_TOO_LARGE", "body")
 	changed, err := Decode[lifecycle.SandboxLifecycle](user.Send(t, http.MethodPatch, path, `{"onTimeout":"pause"}`))

@@ -87,11 +87,13 @@ def prefer_wait(left: float) -> tuple[str, int]:
 
 
 def lifecycle_of(
-    on_idle: str | None, idle: Duration | None, on_timeout: str | None, auto_resume: bool | None,
+    on_idle: str | None, idle: Duration | None, hibernate_after: Duration | None, on_timeout: str | None,
+    auto_resume: bool | None,
 ) -> SandboxLifecycle | None:
     """When a sandbox falls asleep or ends by itself; None where nothing is given."""
-    if on_idle is None and idle is None and on_timeout is None and auto_resume is None:
+    if all(given is None for given in (on_idle, idle, hibernate_after, on_timeout, auto_resume)):
         return None
     return SandboxLifecycle(
-        on_idle=on_idle, idle_seconds=None if idle is None else seconds(idle), on_timeout=on_timeout,
+        on_idle=on_idle, idle_seconds=None if idle is None else seconds(idle),
+        hibernate_seconds=None if hibernate_after is None else seconds(hibernate_after), on_timeout=on_timeout,
         auto_resume=auto_resume)

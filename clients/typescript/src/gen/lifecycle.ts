@@ -274,10 +274,11 @@ export interface paths {
         /**
          * Change when a sandbox falls asleep or ends by itself
          * @description Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-         *     report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-         *     that is ending or has ended is 409.
+         *     report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+         *     keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
          *
-         *     A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+         *     A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+         *     does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
          *     resume wakes it from then on.
          */
         patch: operations["updateLifecycle"];
@@ -1285,8 +1286,17 @@ export interface components {
         /**
          * @description When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
          *     reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
-         *     first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
-         *     client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+         *     first request to it, by whichever way it comes, wakes it, waits for it and succeeds.
+         *
+         *     With `onIdle: hibernate` a sandbox that has slept for `hibernateSeconds` is brought to the
+         *     disk, and takes no memory then. Its reason is `HIBERNATED`: its processes are on the disk,
+         *     and go on when it is woken; or `HIBERNATED_FILES`, where its runtime cannot keep processes:
+         *     they have ended, its files are kept, and its entrypoint is started again when it is woken.
+         *     Requests through the service and the ingress wake it, and packets to a published port do
+         *     not.
+         *
+         *     What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
+         *     again.
          *
          *     Answers have all fields. On a cluster the whole object is 501.
          */
@@ -1294,7 +1304,8 @@ export interface components {
             /**
              * @description What happens when nothing has kept the sandbox awake for `idleSeconds` (see
              *     `GET /v1/sandboxes/{sandboxId}/holds`): `none`, it is left `Running`; `pause`, it falls
-             *     asleep; `delete`, it ends. `hibernate` is not implemented (501). Without it, `none`.
+             *     asleep; `hibernate`, it falls asleep and goes to the disk `hibernateSeconds` later;
+             *     `delete`, it ends. Without it, `none`.
              * @example pause
              */
             onIdle?: string;
@@ -1304,6 +1315,13 @@ export interface components {
              * @example 30
              */
             idleSeconds?: number;
+            /**
+             * Format: double
+             * @description For how many seconds the sandbox must have slept until it goes to the disk. Without it,
+             *     300. It is of use with `onIdle: hibernate` alone, and kept otherwise.
+             * @example 300
+             */
+            hibernateSeconds?: number;
             /**
              * @description What happens at `expiresAt`: `delete`, the sandbox ends; `pause`, it falls asleep, and
              *     `expiresAt` becomes the latest time that its key allows, at which it ends. Once it is
@@ -1788,7 +1806,7 @@ export interface components {
          *     - `Running`: it is proven usable.
          *     - `Pausing`: it is about to be paused.
          *     - `Paused`: its processes stand still and their state is kept. An extension: with the
-         *       reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+         *       reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
          *     - `Resuming`: it is on its way from `Paused` back to `Running`.
          *     - `Stopping`: it is being terminated.
          *     - `Terminated`: it has ended.

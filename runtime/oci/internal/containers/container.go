@@ -159,7 +159,8 @@ func ExitCode(end keeper.End) int {
 func (c *Container) SetStarted(process keeper.Process) (early *keeper.End, err error) {
 	err = c.Update(func(r *Record) {
 		r.Run.Process, r.Stopped, r.Fresh = process, false, false
-		r.Restore, r.Restored = "", r.Restore != ""
+		r.Restored = r.Restore != "" || r.Memory != nil
+		r.Restore, r.Memory = "", nil
 	})
 	if err != nil {
 		return nil, err
@@ -229,7 +230,7 @@ func (c *Container) SetStopped() error {
 func (c *Container) PrepareRollback(base []string, restore string) (commit func() error, err error) {
 	next := c.stopped()
 	next.Base, next.Fresh, next.Volatile, next.Source, next.StartError = base, true, false, "", ""
-	next.Restore = restore
+	next.Restore, next.Memory = restore, nil
 	replace, err := next.prepare(c.Directory, ".rollback")
 	if err != nil {
 		return nil, fmt.Errorf("write the record of container %s: %w", c.Name, err)

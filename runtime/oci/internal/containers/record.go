@@ -8,6 +8,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/internal/snapshots"
 	"sandbox.internal/runtime/oci/keeper"
 	"sandbox.internal/runtime/oci/network"
 )
@@ -36,6 +37,10 @@ type Record struct {
 	Restore      string `json:",omitempty"`
 	Restored     bool   `json:",omitempty"`
 	RestoreError string `json:",omitempty"`
+	// Memory is what the next start depends on that has the processes go on that the container had
+	// when it was hibernated: they are in its directory. It is set before they end, and a container
+	// is not thawed while it is.
+	Memory *snapshots.Memory `json:",omitempty"`
 	// Run is what a start makes, or has made, at the kernel; nil when nothing of it is left.
 	Run *Run `json:",omitempty"`
 	// StartError is why the last start failed.

@@ -144,6 +144,9 @@ func (c Container) Log() string { return filepath.Join(string(c), "log") }
 // OldLog is the file with the part of the log before that.
 func (c Container) OldLog() string { return c.Log() + ".1" }
 
+// Memory is the directory with the processes of a container that was hibernated.
+func (c Container) Memory() string { return filepath.Join(string(c), "memory") }
+
 // Held is a file that is there while a snapshot keeps the container's processes from running.
 func (c Container) Held() string { return filepath.Join(string(c), "held") }
 

@@ -1,5 +1,5 @@
-// The snapshotter takes one snapshot, or rolls one container back, suspends or starts it, with the
-// Engine of a directory, unless a failpoint kills it.
+// The snapshotter takes one snapshot, or rolls one container back, suspends, hibernates or starts
+// it, with the Engine of a directory, unless a failpoint kills it.
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 }
 
 // run does what the arguments say: the Engine's options as JSON; take, remember, rollback, start,
-// suspend, export or digest; the id of a container; the name of a snapshot.
+// suspend, hibernate, export or digest; the id of a container; the name of a snapshot.
 func run(ctx context.Context) error {
 	options := oci.Options{Logger: zerolog.New(os.Stderr)}
 	if err := json.Unmarshal([]byte(os.Args[1]), &options); err != nil {
@@ -52,6 +52,8 @@ func run(ctx context.Context) error {
 		err = e.Rollback(ctx, os.Args[3], os.Args[4])
 	case "suspend":
 		err = e.Suspend(ctx, os.Args[3], 0)
+	case "hibernate":
+		err = e.Hibernate(ctx, os.Args[3])
 	}
 	return errors.Join(err, e.Close())
 }

@@ -187,8 +187,8 @@ export function Tabs({ label, tabs, current, onSelect, extra }) {
 }
 
 /** sleep says in words when a sandbox falls asleep or ends by itself, but for its end. */
-export function sleep({ onIdle, idleSeconds, onTimeout, autoResume }) {
-  const idle = { none: [], pause: [`paused after ${idleSeconds} s idle`], delete: [`deleted after ${idleSeconds} s idle`] }[onIdle] ?? [`${onIdle} after ${idleSeconds} s idle`];
+export function sleep({ onIdle, idleSeconds, hibernateSeconds, onTimeout, autoResume }) {
+  const idle = { none: [], pause: [`paused after ${idleSeconds} s idle`], hibernate: [`paused after ${idleSeconds} s idle`, `on the disk ${hibernateSeconds} s later`], delete: [`deleted after ${idleSeconds} s idle`] }[onIdle] ?? [`${onIdle} after ${idleSeconds} s idle`];
   const parts = [...idle, ...(onTimeout === 'pause' ? ['paused when its time is up'] : [])];
   if (parts.length && !autoResume) parts.push('not woken by requests');
   return parts.join(', ') || 'no';

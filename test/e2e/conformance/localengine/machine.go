@@ -248,6 +248,7 @@ func (m *Machines) Backend() conformance.Backend {
 		Compares:       true,
 		Suspends:       true,
 		Sleeps:         true,
+		Hibernates:     true,
 		RuntimeHandler: func(*testing.T) string { return m.Runtime },
 	}
 }

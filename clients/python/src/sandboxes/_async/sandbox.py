@@ -46,7 +46,7 @@ ENDED = ("Terminated", "Failed")
 NOT_RESUMED = ("RESUME_FAILED", "ROLLBACK_FAILED")
 """The reasons of a sandbox that could not be started after a reboot of its host, or not be rolled back."""
 
-ASLEEP = ("IDLE", "TIMEOUT")
+ASLEEP = ("IDLE", "TIMEOUT", "HIBERNATED", "HIBERNATED_FILES")
 """The reasons of a sandbox that is Paused until a request wakes it."""
 
 
@@ -344,14 +344,14 @@ class AsyncSandbox:
         return await self._http.call(lifecycle.get_holds(self.id))
 
     async def update_lifecycle(
-        self, *, on_idle: str | None = None, idle: Duration | None = None, on_timeout: str | None = None,
-        auto_resume: bool | None = None,
+        self, *, on_idle: str | None = None, idle: Duration | None = None, hibernate_after: Duration | None = None,
+        on_timeout: str | None = None, auto_resume: bool | None = None,
     ) -> SandboxLifecycle:
         """Changes when the sandbox falls asleep or ends by itself, and returns what holds then.
 
         What is not given stays as it is; see `Client.create`.
         """
-        change = lifecycle_of(on_idle, idle, on_timeout, auto_resume) or SandboxLifecycle()
+        change = lifecycle_of(on_idle, idle, hibernate_after, on_timeout, auto_resume) or SandboxLifecycle()
         return await self._http.call(lifecycle.update_lifecycle(self.id, change))
 
     async def keep_awake(

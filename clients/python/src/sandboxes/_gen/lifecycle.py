@@ -43,7 +43,7 @@ unknown ones.
 - `Running`: it is proven usable.
 - `Pausing`: it is about to be paused.
 - `Paused`: its processes stand still and their state is kept. An extension: with the
-  reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+  reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
 - `Resuming`: it is on its way from `Paused` back to `Running`.
 - `Stopping`: it is being terminated.
 - `Terminated`: it has ended.
@@ -229,8 +229,17 @@ class CreateSandboxRequest:
     lifecycle: SandboxLifecycle | None = None
     """When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
     reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
-    first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
-    client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+    first request to it, by whichever way it comes, wakes it, waits for it and succeeds.
+
+    With `onIdle: hibernate` a sandbox that has slept for `hibernateSeconds` is brought to the
+    disk, and takes no memory then. Its reason is `HIBERNATED`: its processes are on the disk,
+    and go on when it is woken; or `HIBERNATED_FILES`, where its runtime cannot keep processes:
+    they have ended, its files are kept, and its entrypoint is started again when it is woken.
+    Requests through the service and the ingress wake it, and packets to a published port do
+    not.
+
+    What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
+    again.
 
     Answers have all fields. On a cluster the whole object is 501.
     """
@@ -736,7 +745,7 @@ class LineageSandbox:
     - `Running`: it is proven usable.
     - `Pausing`: it is about to be paused.
     - `Paused`: its processes stand still and their state is kept. An extension: with the
-      reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+      reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
@@ -980,8 +989,17 @@ class Sandbox:
     lifecycle: SandboxLifecycle | None = None
     """When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
     reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
-    first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
-    client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+    first request to it, by whichever way it comes, wakes it, waits for it and succeeds.
+
+    With `onIdle: hibernate` a sandbox that has slept for `hibernateSeconds` is brought to the
+    disk, and takes no memory then. Its reason is `HIBERNATED`: its processes are on the disk,
+    and go on when it is woken; or `HIBERNATED_FILES`, where its runtime cannot keep processes:
+    they have ended, its files are kept, and its entrypoint is started again when it is woken.
+    Requests through the service and the ingress wake it, and packets to a published port do
+    not.
+
+    What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
+    again.
 
     Answers have all fields. On a cluster the whole object is 501.
     """
@@ -1040,7 +1058,7 @@ class SandboxEvent:
     - `Running`: it is proven usable.
     - `Pausing`: it is about to be paused.
     - `Paused`: its processes stand still and their state is kept. An extension: with the
-      reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+      reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
@@ -1049,8 +1067,17 @@ class SandboxEvent:
     lifecycle: SandboxLifecycle | None = None
     """When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
     reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
-    first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
-    client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+    first request to it, by whichever way it comes, wakes it, waits for it and succeeds.
+
+    With `onIdle: hibernate` a sandbox that has slept for `hibernateSeconds` is brought to the
+    disk, and takes no memory then. Its reason is `HIBERNATED`: its processes are on the disk,
+    and go on when it is woken; or `HIBERNATED_FILES`, where its runtime cannot keep processes:
+    they have ended, its files are kept, and its entrypoint is started again when it is woken.
+    Requests through the service and the ingress wake it, and packets to a published port do
+    not.
+
+    What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
+    again.
 
     Answers have all fields. On a cluster the whole object is 501.
     """
@@ -1096,7 +1123,7 @@ class SandboxEvent:
     - `Running`: it is proven usable.
     - `Pausing`: it is about to be paused.
     - `Paused`: its processes stand still and their state is kept. An extension: with the
-      reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+      reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
@@ -1128,14 +1155,24 @@ class SandboxEvent:
 class SandboxLifecycle:
     """When a sandbox falls asleep or ends by itself. A sandbox that sleeps is `Paused` with the
     reason `IDLE` or `TIMEOUT`: its processes keep their memory and use no processor time. The
-    first request to it, by whichever way it comes, wakes it, waits for it and succeeds. What a
-    client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run again.
+    first request to it, by whichever way it comes, wakes it, waits for it and succeeds.
+
+    With `onIdle: hibernate` a sandbox that has slept for `hibernateSeconds` is brought to the
+    disk, and takes no memory then. Its reason is `HIBERNATED`: its processes are on the disk,
+    and go on when it is woken; or `HIBERNATED_FILES`, where its runtime cannot keep processes:
+    they have ended, its files are kept, and its entrypoint is started again when it is woken.
+    Requests through the service and the ingress wake it, and packets to a published port do
+    not.
+
+    What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
+    again.
 
     Answers have all fields. On a cluster the whole object is 501.
     """
 
     JSON_NAMES: ClassVar[Mapping[str, str]] = {
         "auto_resume": "autoResume",
+        "hibernate_seconds": "hibernateSeconds",
         "idle_seconds": "idleSeconds",
         "on_idle": "onIdle",
         "on_timeout": "onTimeout",
@@ -1145,12 +1182,17 @@ class SandboxLifecycle:
     """Whether requests wake the sandbox, and it wakes at the time that a program in it has
     asked for. Without it they do. When it is false nothing but a resume wakes it.
     """
+    hibernate_seconds: float | None = None
+    """For how many seconds the sandbox must have slept until it goes to the disk. Without it,
+    300. It is of use with `onIdle: hibernate` alone, and kept otherwise.
+    """
     idle_seconds: float | None = None
     """For how many seconds nothing must have kept the sandbox awake. Without it, 60."""
-    on_idle: Literal["none", "pause", "delete"] | str | None = None
+    on_idle: Literal["none", "pause", "hibernate", "delete"] | str | None = None
     """What happens when nothing has kept the sandbox awake for `idleSeconds` (see
     `GET /v1/sandboxes/{sandboxId}/holds`): `none`, it is left `Running`; `pause`, it falls
-    asleep; `delete`, it ends. `hibernate` is not implemented (501). Without it, `none`.
+    asleep; `hibernate`, it falls asleep and goes to the disk `hibernateSeconds` later;
+    `delete`, it ends. Without it, `none`.
     """
     on_timeout: Literal["delete", "pause"] | str | None = None
     """What happens at `expiresAt`: `delete`, the sandbox ends; `pause`, it falls asleep, and
@@ -1221,7 +1263,7 @@ class SandboxStatus:
     - `Running`: it is proven usable.
     - `Pausing`: it is about to be paused.
     - `Paused`: its processes stand still and their state is kept. An extension: with the
-      reason `HOST_REBOOTED` or `RESUME_FAILED` only its files are.
+      reason `HOST_REBOOTED`, `RESUME_FAILED` or `HIBERNATED_FILES` only its files are.
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
@@ -2423,10 +2465,11 @@ def update_lifecycle(
     """Change when a sandbox falls asleep or ends by itself.
 
     Sets what the body names; the rest stays. `onIdle: pause` is 501 where the engine cannot
-    report the first packet to a sandbox that sleeps, and `onIdle: hibernate` is 501. A sandbox
-    that is ending or has ended is 409.
+    report the first packet to a sandbox that sleeps, and `onIdle: hibernate` where it cannot
+    keep a sandbox on the disk. A sandbox that is ending or has ended is 409.
 
-    A sandbox that sleeps is not woken by it. With `autoResume` set to false nothing but a
+    A sandbox that sleeps is not woken by it. One that sleeps in memory goes to the disk, or
+    does not, as the settings are by then; one that is on the disk stays there. With `autoResume` set to false nothing but a
     resume wakes it from then on.
     """
     return Call(

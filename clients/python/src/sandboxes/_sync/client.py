@@ -78,6 +78,7 @@ class Client:
                      auth: ImageAuth | None = None, extensions: Mapping[str, Any] | None = None,
                      runtime_class: str | None = None, snapshot: str | None = None,
                      on_idle: str | None = None, idle: Duration | None = None,
+                     hibernate_after: Duration | None = None,
                      on_timeout: str | None = None, auto_resume: bool | None = None,
                      idempotency_key: str | None = None, ready_timeout: Duration = 300) -> Sandbox:
         """Creates a sandbox and waits until it is Running.
@@ -92,7 +93,8 @@ class Client:
         `snapshot` is the id of a snapshot that it begins with, in place of an image: entrypoint and limits that are not
         given are those of the snapshot.
         `on_idle` is what happens when nothing keeps the sandbox awake for the time `idle`, a minute by default: `none`,
-        `pause`, then it sleeps until a request wakes it, or `delete`. `on_timeout` is what happens when its time is up:
+        `pause`, then it sleeps until a request wakes it; `hibernate`, then it sleeps too, and goes to the disk after
+        `hibernate_after`, five minutes by default; or `delete`. `on_timeout` is what happens when its time is up:
         `delete` or `pause`. With `auto_resume=False` no request wakes it.
 
         The request has an idempotency key, so repetitions after a cut connection make one sandbox. One that
@@ -124,7 +126,7 @@ class Client:
             entrypoint=entrypoint, image_entrypoint=image_entrypoint or None, env=env, metadata=metadata,
             resource_limits=limits if own_limits else None,
             network_policy=network_policy, volumes=volumes, extensions=extensions,
-            runtime_class=runtime_class, lifecycle=lifecycle_of(on_idle, idle, on_timeout, auto_resume))
+            runtime_class=runtime_class, lifecycle=lifecycle_of(on_idle, idle, hibernate_after, on_timeout, auto_resume))
         sandbox: Sandbox | None = None
         try:
             created = self._http.call(

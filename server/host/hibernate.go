@@ -1,0 +1,197 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"sandbox.internal/server/clock"
+	"sandbox.internal/server/lifecycle"
+)
+
+// The pauses before a sandbox that could not be brought to the disk is tried again.
+const (
+	firstHibernatePause   = 30 * time.Second
+	longestHibernatePause = 30 * time.Minute
+)
+
+// The messages about a sandbox that is on the disk.
+const (
+	hibernated      = "asleep on the disk: its processes were written there and take no memory; the next request has them go on"
+	hibernatedFiles = "asleep on the disk: its processes have ended, its files are kept; the next request starts its entrypoint again"
+)
+
+// hibernatesAt returns when a sandbox that sleeps is to be brought to the disk; zero when it is
+// not, or is there.
+func hibernatesAt(record *lifecycle.Record) time.Time {
+	settings, status := record.Sandbox.Settings(), record.Sandbox.Status
+	if settings.OnIdle != lifecycle.OnIdleHibernate || record.Stopped || record.Hibernation != "" ||
+		status.State != lifecycle.StatePaused || status.Reason != lifecycle.ReasonIdle {
+		return time.Time{}
+	}
+	return status.LastTransitionAt.Add(settings.Hibernate)
+}
+
+// untilHibernation returns how long the actor may wait until it brings the sandbox to the disk, an
+// hour at most.
+func (a *actor) untilHibernation() time.Duration {
+	at := hibernatesAt(&a.record)
+	if at.IsZero() || a.cancelRunning != nil || a.sleep.woken {
+		return time.Hour
+	}
+	if a.sleep.hibernateNow {
+		at = time.Time{}
+	}
+	if at.Before(a.sleep.hibernateAgain) {
+		at = a.sleep.hibernateAgain
+	}
+	return max(0, at.Sub(a.host.options.Clock()))
+}
+
+// updateHibernation begins to bring the sandbox to the disk when its time has come, and stops that
+// for a sandbox that is to run, or ends.
+func (a *actor) updateHibernation() {
+	toRun := a.state() == lifecycle.StatePaused && a.sleep.woken || a.state() == lifecycle.StateResuming
+	if toRun && a.record.Hibernation == lifecycle.HibernationBegun && a.host.keepsProcesses(&a.record) {
+		a.cancelJob()
+	}
+	if !a.record.Sandbox.Sleeps() {
+		a.sleep.hibernateNow = false
+	}
+	if a.untilHibernation() > 0 {
+		return
+	}
+	a.sleep.hibernateNow = false
+	record := a.record
+	record.Hibernation = lifecycle.HibernationBegun
+	// A service that is started meanwhile has to know why the processes have ended.
+	if err := a.commit(synced, record); err != nil {
+		a.hibernateLater(err)
+	}
+}
+
+// hibernateLater has the sandbox brought to the disk after a pause.
+func (a *actor) hibernateLater(cause error) {
+	pause := max(firstHibernatePause, min(2*a.sleep.hibernatePause, longestHibernatePause))
+	a.sleep.hibernatePause, a.sleep.hibernateAgain = pause, a.host.options.Clock().Add(pause)
+	a.log.Warn().Err(cause).Dur("retry_in", pause).Msg("cannot bring a sandbox that sleeps to the disk, which stays in memory")
+}
+
+// hibernate is the job of a sandbox that is being brought to the disk. What was begun is settled,
+// also by a later service: the sandbox is as a whole in memory, or on the disk.
+func (a *actor) hibernate(ctx context.Context, record lifecycle.Record) func() {
+	if !a.awaitSnapshots(ctx) && a.host.ctx.Err() != nil {
+		return nil
+	}
+	boxes, last := a.host.options.Boxes, context.Canceled
+	keeps := a.host.keepsProcesses(&record)
+	// Processes that are to end may have a signal that ends them once they run: no way leads back.
+	begun := record.Sandbox.Status.State == lifecycle.StatePaused || !keeps
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
+		if begun {
+			processes, err := boxes.Hibernate(ctx, record)
+			switch last = err; {
+			case err == nil:
+				return func() { a.hibernated(processes) }
+			case missing(err):
+				return func() {
+					a.stayInMemory(nil)
+					a.needsInspect = true
+				}
+			}
+		}
+		ctx = a.host.ctx // whatever has come meanwhile waits until it is known where the processes are
+		box, err := boxes.Inspect(ctx, record)
+		switch state := a.snapshot().Sandbox.Status.State; {
+		case ctx.Err() != nil || state.Final() || state == lifecycle.StateStopping:
+			return nil
+		case err == nil && box.Status == lifecycle.BoxFrozen && (keeps && !errors.Is(last, lifecycle.ErrBoxUnavailable) || noRoom(last)):
+			return func() { a.stayInMemory(last) }
+		}
+		begun = true
+		if !clock.Sleep(ctx, pause) {
+			return nil
+		}
+	}
+}
+
+// noRoom reports whether nothing has begun because the disk is full.
+func noRoom(err error) bool {
+	var failure *lifecycle.BoxFailure
+	return errors.As(err, &failure) && failure.Reason == lifecycle.ReasonNoRoom
+}
+
+// keepsProcesses reports whether the processes of a sandbox can be written to the disk.
+func (h *Host) keepsProcesses(record *lifecycle.Record) bool {
+	return h.options.Boxes.MemoryUnsupported(*record) == nil
+}
+
+// stayInMemory records that the sandbox is not on the disk, for a cause or, where that is nil,
+// because it has ended.
+func (a *actor) stayInMemory(cause error) {
+	if a.record.Hibernation != lifecycle.HibernationBegun {
+		return
+	}
+	if cause != nil && !errors.Is(cause, context.Canceled) {
+		a.hibernateLater(cause)
+	}
+	record := a.record
+	record.Hibernation = ""
+	a.saveOrRetry(synced, record)
+}
+
+// hibernated records that the sandbox is on the disk, with its processes or with its files alone.
+func (a *actor) hibernated(processes bool) {
+	if state := a.state(); a.record.Hibernation != lifecycle.HibernationBegun || state.Final() || state == lifecycle.StateStopping {
+		return
+	}
+	a.sleep.hibernatePause = 0
+	record := withoutPlace(a.record)
+	record.Stopped, record.Hibernation = true, lifecycle.HibernationFiles
+	reason, message := lifecycle.ReasonHibernatedFiles, hibernatedFiles
+	switch {
+	case processes:
+		record.Hibernation = lifecycle.HibernationProcesses
+		reason, message = lifecycle.ReasonHibernated, hibernated
+	case a.host.keepsProcesses(&record): // they were to be kept, and have ended otherwise
+		record.Hibernation = ""
+		reason, message = lifecycle.ReasonHostRebooted, lifecycle.HostRebooted
+	}
+	if !record.Sandbox.Sleeps() { // a client has paused or resumed it meanwhile
+		a.saveOrRetry(synced, record)
+		return
+	}
+	record.Sandbox.Status.Reason, record.Sandbox.Status.Message = reason, message
+	event := a.event(lifecycle.EventProgress)
+	event.Reason, event.Message = reason, message
+	a.log.Info().Str("reason", string(reason)).Msg(message)
+	a.saveOrRetry(synced, record, event)
+}
+
+// wakeFromDisk has a sandbox that is on the disk started again, because it was woken.
+func (a *actor) wakeFromDisk() {
+	a.sleep.woken = false
+	a.recordTransition(lifecycle.TriggerResume, lifecycle.ReasonWoken, "is being woken from the disk")
+}
+
+// resumedFrom returns the status of a sandbox that runs again whose processes had ended.
+func resumedFrom(hibernation lifecycle.Hibernation, place lifecycle.Place) (lifecycle.Reason, string) {
+	if hibernation != lifecycle.HibernationProcesses {
+		switch {
+		case place.Restored:
+			return lifecycle.ReasonContainerRunning, "its processes go on as they were in the snapshot; execd answers"
+		case place.RestoreError != "":
+			// What relies on the processes must not take the sandbox for one that has them.
+			return lifecycle.ReasonRollbackFailed, "the processes of the snapshot cannot be restored: " + place.RestoreError +
+				"; the sandbox was started again on the files of the snapshot"
+		}
+	}
+	switch {
+	case place.Restored:
+		return lifecycle.ReasonContainerRunning, "its processes go on as they were when it fell asleep; execd answers"
+	case place.RestoreError != "":
+		return lifecycle.ReasonRestoreFailed, "the processes of the sandbox, which were on the disk, cannot be restored: " + place.RestoreError +
+			"; the sandbox was started again on its files"
+	}
+	return lifecycle.ReasonContainerRunning, "started again on its files; execd answers"
+}

@@ -1,0 +1,60 @@
+package host_test
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+// TestMemoryPressure: while the machine has little memory, sandboxes that are to go to the disk do
+// so before their time, and the one first that has slept longest. Others stay.
+func TestMemoryPressure(t *testing.T) {
+	const unknown, untilOne = -1, -2 // percentages
+	m, want := hibernating(t, "gvisor")
+	var percent atomic.Int64
+	percent.Store(50)
+	m.options.AvailableMemory = func() (float64, error) {
+		switch got := percent.Load(); {
+		case got == unknown:
+			return 0, errors.New("no such file")
+		case got == untilOne && m.engine.count(callHibernate) > 0:
+			return 50, nil
+		default:
+			return float64(got), nil
+		}
+	}
+	m.start()
+	plain := m.asleep()
+	long := m.createOf(hibernatingSpec("gvisor"))
+	m.awaitPausedFor(long, lifecycle.ReasonIdle)
+	short := m.createOf(hibernatingSpec("gvisor"))
+	m.awaitPausedFor(short, lifecycle.ReasonIdle)
+	for _, enough := range []int64{unknown, 10, 50} {
+		percent.Store(enough)
+		m.host.RelieveMemory()
+	}
+	if got := m.engine.count(callHibernate); got != 0 {
+		t.Errorf("with enough memory %d were brought to the disk", got)
+	}
+	percent.Store(untilOne)
+	m.host.RelieveMemory()
+	m.awaitPausedFor(long, want)
+	for _, id := range []string{plain, short} {
+		if got := m.engine.status(container(id)); got != engine.StatusFrozen {
+			t.Errorf("a container that is to stay in memory is %s", got)
+		}
+	}
+	percent.Store(5)
+	m.host.RelieveMemory()
+	m.awaitPausedFor(short, want)
+	percent.Store(50)
+	must(t, m.host.Wake(t.Context(), short))
+	m.awaitPausedFor(short, lifecycle.ReasonIdle)
+	m.host.Sweep()
+	if got := m.engine.status(container(short)); got != engine.StatusFrozen {
+		t.Errorf("one that was woken since is %s", got)
+	}
+}
