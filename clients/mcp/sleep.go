@@ -103,5 +103,9 @@ func reasonOf(info sandbox.Info) string {
 // sleeps reports whether a sandbox is Paused by itself.
 func sleeps(info sandbox.Info) bool {
 	reason := reasonOf(info)
-	return info.Status.State == sandbox.Paused && (reason == "IDLE" || reason == "TIMEOUT")
+	switch reason {
+	case "IDLE", "TIMEOUT", "HIBERNATED", "HIBERNATED_FILES":
+		return info.Status.State == sandbox.Paused
+	}
+	return false
 }
