@@ -76,8 +76,8 @@ type Memory struct {
 // an earlier one.
 func (r Record) TreeID() string { return cmp.Or(r.Shares, r.ID) }
 
-// Chain are the ids of the trees that a container has which begins with this one, lowest first: each
-// is that of a snapshot.
+// Chain are the ids of the snapshots whose trees a container lies on that begins with this one,
+// lowest first.
 func (r Record) Chain() []string { return append(slices.Clone(r.Base), r.TreeID()) }
 
 // needs are the ids of the snapshots whose trees this one needs besides its own.
