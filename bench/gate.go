@@ -10,6 +10,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"sandbox.internal/bench/measure"
+	"sandbox.internal/bench/report"
 )
 
 // baselines are the ratios that a change may not make worse: those that come out alike from run to
@@ -27,13 +30,6 @@ type baseline struct {
 	Worst float64 `json:"worst"`
 }
 
-// gateRows are the rows that may get a baseline: each takes seconds, and its floor does the same
-// kind of work.
-func gateRows() []string {
-	return []string{rowCommand, rowFirstByte, rowStop, rowCell, rowLines, rowUpload, rowSearch,
-		rowCreate, rowDelete, rowPause, rowGet, rowList}
-}
-
 // A row may be worse than its baseline by an allowance, relative to the ratio.
 const (
 	// leastAllowance is that of a row however steady it is: another machine's ratios are a little
@@ -44,8 +40,8 @@ const (
 	allowedDeviations = 6
 )
 
-func newBaseline(ratios []float64, good direction) baseline {
-	s := sample{values: ratios}
+func newBaseline(ratios []float64, good measure.Direction) baseline {
+	s := measure.Sample{Values: ratios}
 	mean, variance := 0.0, 0.0
 	for _, r := range ratios {
 		mean += r / float64(len(ratios))
@@ -53,18 +49,18 @@ func newBaseline(ratios []float64, good direction) baseline {
 	for _, r := range ratios {
 		variance += (r - mean) * (r - mean) / float64(max(len(ratios)-1, 1))
 	}
-	b := baseline{Ratio: rounded(s.median()), Noise: rounded(math.Sqrt(variance) / mean)}
+	b := baseline{Ratio: measure.Rounded(s.Median()), Noise: measure.Rounded(math.Sqrt(variance) / mean)}
 	allowance := max(leastAllowance, allowedDeviations*b.Noise)
-	if good == higher {
-		b.Worst = rounded(b.Ratio / (1 + allowance))
+	if good == measure.Higher {
+		b.Worst = measure.Rounded(b.Ratio / (1 + allowance))
 	} else {
-		b.Worst = rounded(b.Ratio * (1 + allowance))
+		b.Worst = measure.Rounded(b.Ratio * (1 + allowance))
 	}
 	return b
 }
 
-func (b baseline) holds(ratio float64, good direction) bool {
-	if good == higher {
+func (b baseline) holds(ratio float64, good measure.Direction) bool {
+	if good == measure.Higher {
 		return ratio >= b.Worst
 	}
 	return ratio <= b.Worst
@@ -80,7 +76,7 @@ func readBaselines(path string) (baselines, error) {
 		return read, fmt.Errorf("%s: %w", path, err)
 	}
 	for name := range read.Rows {
-		if !slices.ContainsFunc(rows(), func(r row) bool { return r.name == name }) {
+		if !slices.ContainsFunc(rows(), func(r measure.Row) bool { return r.Name == name }) {
 			return read, fmt.Errorf("%s: no row is called %s", path, name)
 		}
 	}
@@ -89,7 +85,7 @@ func readBaselines(path string) (baselines, error) {
 
 // worse returns why a row fails, for each row that is worse than its baseline, or was not measured
 // although it is among the wanted.
-func (r report) worse(against baselines, wanted []string) map[string]error {
+func worse(r report.Report, against baselines, wanted []string) map[string]error {
 	found := make(map[string]error)
 	for _, name := range wanted {
 		found[name] = fmt.Errorf("%s: not measured", name)
@@ -102,7 +98,7 @@ func (r report) worse(against baselines, wanted []string) map[string]error {
 		delete(found, row.Name)
 		if !base.holds(*row.Ratio, row.Better) {
 			found[row.Name] = fmt.Errorf("%s: ratio %s; its baseline is %s and fails beyond %s", row.Name,
-				number(*row.Ratio), number(base.Ratio), number(base.Worst))
+				measure.Number(*row.Ratio), measure.Number(base.Ratio), measure.Number(base.Worst))
 		}
 	}
 	return found
@@ -118,17 +114,17 @@ func gate(ctx context.Context, bin string, against baselines) error {
 	names := against.names()
 	for i := range gateMeasurements {
 		measured, failures := measureGate(ctx, bin, names)
-		fmt.Print(measured.table())
+		fmt.Print(measured.Table())
 		if len(failures) > 0 {
 			return errors.Join(failures...)
 		}
-		worse := measured.worse(against, names)
-		if len(worse) == 0 {
+		found := worse(measured, against, names)
+		if len(found) == 0 {
 			return nil
 		}
-		names = slices.Sorted(maps.Keys(worse))
+		names = slices.Sorted(maps.Keys(found))
 		for _, name := range names {
-			fmt.Fprintf(os.Stderr, "bench: measurement %d of %d: %v\n", i+1, gateMeasurements, worse[name])
+			fmt.Fprintf(os.Stderr, "bench: measurement %d of %d: %v\n", i+1, gateMeasurements, found[name])
 		}
 	}
 	return fmt.Errorf("worse in each of %d measurements: %s", gateMeasurements,
@@ -136,22 +132,27 @@ func gate(ctx context.Context, bin string, against baselines) error {
 }
 
 // measureGate measures rows as the gate does, once.
-func measureGate(ctx context.Context, bin string, names []string) (report, []error) {
-	b, err := newBench(bin, scaleGate, names)
+func measureGate(ctx context.Context, bin string, names []string) (report.Report, []error) {
+	b, err := measure.NewRun(bin, measure.ScaleGate, names)
 	if err != nil {
-		return report{}, []error{err}
+		return report.Report{}, []error{err}
 	}
-	defer b.close()
-	failures := b.measure(ctx)
-	return b.report(0, load{}), failures
+	defer b.Close()
+	results, failures := b.Measure(ctx, groups())
+	return report.New(results, 0, report.Load{}), failures
 }
 
 // writeBaselines measures the rows of the gate several times and writes what came out.
 func writeBaselines(ctx context.Context, bin, path string, runs int) error {
-	ratios := make(map[string][]float64)
+	ratios, gated := make(map[string][]float64), []string(nil)
+	for _, r := range rows() {
+		if r.Gate {
+			gated = append(gated, r.Name)
+		}
+	}
 	for i := range runs {
 		fmt.Fprintf(os.Stderr, "bench: run %d of %d\n", i+1, runs)
-		measured, failures := measureGate(ctx, bin, gateRows())
+		measured, failures := measureGate(ctx, bin, gated)
 		for _, row := range measured.Rows {
 			if row.Ratio != nil {
 				ratios[row.Name] = append(ratios[row.Name], *row.Ratio)
@@ -163,8 +164,8 @@ func writeBaselines(ctx context.Context, bin, path string, runs int) error {
 	}
 	written := baselines{Runs: runs, Rows: make(map[string]baseline)}
 	for _, row := range rows() {
-		if of := ratios[row.name]; len(of) > 0 {
-			written.Rows[row.name] = newBaseline(of, row.good)
+		if of := ratios[row.Name]; len(of) > 0 {
+			written.Rows[row.Name] = newBaseline(of, row.Unit.Better())
 		}
 	}
 	encoded, err := json.MarshalIndent(written, "", "  ")

@@ -27,6 +27,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"sandbox.internal/bench/inside"
+	"sandbox.internal/bench/measure"
+	"sandbox.internal/bench/report"
 )
 
 func main() {
@@ -43,7 +47,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 2 && args[0] == "kernel" {
-		return workAsKernel(ctx, args[1], os.Stdin, os.Stdout)
+		return inside.WorkAsKernel(ctx, args[1], os.Stdin, os.Stdout)
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	only := flags.String("only", "",
@@ -74,36 +78,36 @@ func run(ctx context.Context, args []string) error {
 		}
 		return gate(ctx, *bin, against)
 	}
-	size := scaleFull
+	size := measure.ScaleFull
 	names, err := beginning(strings.FieldsFunc(*only, func(r rune) bool { return r == ',' }))
 	if err != nil {
 		return err
 	}
 	if *quick {
-		size = scaleQuick
+		size = measure.ScaleQuick
 	}
-	b, err := newBench(*bin, size, names)
+	b, err := measure.NewRun(*bin, size, names)
 	if err != nil {
 		return err
 	}
-	defer b.close()
-	var during load
-	if during.Before, err = busyShare(ctx); err != nil {
+	defer b.Close()
+	var during report.Load
+	if during.Before, err = report.BusyShare(ctx); err != nil {
 		return err
 	}
 	began := time.Now()
-	failures := b.measure(ctx)
+	results, failures := b.Measure(ctx, groups())
 	took := time.Since(began)
-	if during.After, err = busyShare(ctx); err != nil {
+	if during.After, err = report.BusyShare(ctx); err != nil {
 		return err
 	}
-	report := b.report(took, during)
-	fmt.Print(report.table())
+	report := report.New(results, took, during)
+	fmt.Print(report.Table())
 	if len(failures) > 0 {
 		return errors.Join(failures...)
 	}
-	if *out == "" || size != scaleFull || *only != "" {
+	if *out == "" || size != measure.ScaleFull || *only != "" {
 		return nil
 	}
-	return report.write(*out)
+	return report.Write(*out)
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -29,7 +30,7 @@ func TestArchiveOnABareMachine(t *testing.T) {
 	t.Parallel()
 	root := bareMachine(t)
 	older, newer := filepath.Join(root, "srv/older"), filepath.Join(root, "srv/newer")
-	releaseDirectory(t, older, "v1.0.0")
+	releaseDirectory(t, older)
 	if output, err := wait.Command(t, "cp", "-al", older, newer).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, output)
 	}
@@ -71,9 +72,49 @@ func bareMachine(t *testing.T) string {
 	return root
 }
 
-// releaseDirectory makes what the archive of a release has, of the programs in bin/. Those of a
-// cluster are left out, which takes a third of the time.
-func releaseDirectory(t *testing.T, directory, version string) {
+// released is what releaseDirectory has made once for all tests. TestMain removes it.
+var released struct {
+	once      sync.Once
+	directory string
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if released.directory != "" {
+		_ = os.RemoveAll(released.directory)
+	}
+	os.Exit(code)
+}
+
+// releaseDirectory makes what the archive of the release v1.0.0 has, of the programs in bin/, in a
+// directory of the test's own. Those of a cluster are left out, which takes a third of the time.
+func releaseDirectory(t *testing.T, directory string) {
+	t.Helper()
+	released.once.Do(func() {
+		made, err := os.MkdirTemp("", "deploy-test-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if t.Failed() {
+				_ = os.RemoveAll(made)
+			}
+		}()
+		makeRelease(t, made)
+		released.directory = made
+	})
+	if released.directory == "" {
+		t.Fatal("the directory of a release was not made: the first test that needs it says why")
+	}
+	if output, err := wait.Command(t, "cp", "-a", released.directory, directory).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, output)
+	}
+	if err := os.Chmod(directory, 0o755); err != nil { //nolint:gosec // as that of an archive
+		t.Fatal(err)
+	}
+}
+
+func makeRelease(t *testing.T, directory string) {
 	t.Helper()
 	bin, err := filepath.Abs("../bin")
 	if err == nil {
@@ -95,7 +136,7 @@ func releaseDirectory(t *testing.T, directory, version string) {
 	for _, name := range []string{"sandbox-ingress", "sandbox-controller"} {
 		write(t, filepath.Join(programs, name), name)
 	}
-	makeTree(t, programs, filepath.Join(bin, "sandbox"), version, directory)
+	makeTree(t, programs, filepath.Join(bin, "sandbox"), "v1.0.0", directory)
 }
 
 // makeTree makes the directory of a release from programs.

@@ -20,7 +20,7 @@ func TestPackageOnABareMachine(t *testing.T) {
 	t.Parallel()
 	root := bareMachine(t)
 	release := filepath.Join(t.TempDir(), "release")
-	releaseDirectory(t, release, "v1.0.0")
+	releaseDirectory(t, release)
 	for _, version := range []string{"v1.0.0", "v1.1.0"} {
 		makePackages(t, release, version, filepath.Join(root, "srv"), "deb")
 	}

@@ -44,14 +44,28 @@ limit=20m
 go_test() { go test -vet=off -gcflags=all=-dwarf=false -ldflags="-w -B 0x$machine" -timeout "$@"; }
 
 # quick runs what needs neither a Docker Engine nor a cluster: an engine of this machine stays unused, so that a test that needs one fails here
-# wherever it runs. Many tests wait for clocks: three packages run at once on two processors. Those of the local engine take longest, and begin.
+# wherever it runs. Many tests wait for clocks: three packages run at once on two processors. What takes longest begins.
 quick() {
-	local packages
-	mapfile -t packages < <(scripts/packages.sh local && scripts/packages.sh unit)
+	local packages module
+	module=$(go list -m)
+	mapfile -t packages < <({ scripts/packages.sh local && scripts/packages.sh unit; } | longest_first)
 	begin=(CGO_ENABLED=0 go test)
 	without_engine -p "$(($(nproc) * 3 / 2))" "$@" "${packages[@]}" | tee -a "$output" || failed=1
 	mapfile -t packages < <(scripts/packages.sh alone)
 	without_engine -p 1 "$@" "${packages[@]}" | tee -a "$output" || failed=1
+}
+
+# longest_first prints the packages of its input in another order: those that take more than half a minute with others beside them, longest first,
+# and then the rest.
+longest_first() {
+	awk -v module="$module" -v names="test/e2e/clients runtime/oci test/e2e/local deploy runtime/jupyter execd/api test/e2e/goclient server/host \
+		runtime/oci/network execd/command openapi/serve runtime/oci/keeper test/bodies runtime/oci/images" '
+		BEGIN { count = split(names, name, " ") }
+		{ rest[NR] = $0; there[$0] = 1 }
+		END {
+			for (i = 1; i <= count; i++) if (module "/" name[i] in there) { print module "/" name[i]; delete there[module "/" name[i]] }
+			for (i = 1; i <= NR; i++) if (rest[i] in there) print rest[i]
+		}'
 }
 
 # without_engine FLAG...: without a Docker Engine, and without the race detector.
@@ -70,6 +84,7 @@ with_race() { CGO_ENABLED=1 go_test "$1" -race "${@:2}"; }
 # cluster follow it, and then what keeps two processors busy by itself, or takes long with many neighbours.
 all() {
 	local module packages cluster alone first kube gvisor='^TestGVisor$'
+	export TEST_LONG=1 # what reads it goes on for longer than in make test, see test/random
 	module=$(go list -m)
 	mapfile -t packages < <(scripts/packages.sh --all)
 	CGO_ENABLED=1 go list -race -export -test -gcflags=all=-dwarf=false "${packages[@]}" >/dev/null
@@ -91,6 +106,8 @@ all() {
 	PATH="$(scripts/gvisor.sh --build):$PATH" without_race "$limit" -run "$gvisor" "$@" ./runtime/oci | tee -a "$output" || failed=1
 	PATH="$(scripts/gvisor.sh --build):$PATH" without_race "$limit" -run "$gvisor" "$@" ./test/e2e/local -runtime runsc | tee -a "$output" || failed=1
 	machine=$(command=test; facts | sha256sum | cut -c1-16)
+	without_engine "$@" -run '^TestPythonClient$/^a?synchronous$|^TestTypeScriptClient$/^live$/^cuts$' ./test/e2e/clients | tee -a "$output" || failed=1
+	unset TEST_LONG # the results of make test
 	without_engine -p "$(nproc)" "$@" ./deploy ./test/e2e/clients | tee -a "$output" || failed=1
 	without_engine -p 1 "$@" "${alone[@]}" | tee -a "$output" || failed=1
 }

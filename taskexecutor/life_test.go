@@ -50,7 +50,7 @@ func TestStopOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := process.Ended(shim)
-	defer func() { <-ended }()
+	defer func() { wait.For(t, "the end of the shim", ended) }()
 	defer shim.Close()
 	if err := process.Send(shim, signalKill); err != nil {
 		t.Fatal(err)

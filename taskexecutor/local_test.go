@@ -61,7 +61,7 @@ func startLocal(t *testing.T, dir string, playing ...string) *local {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() { ended <- l.Run(ctx, func() { close(ready) }) }()
-	<-ready
+	wait.For(t, "the start of the executor", ready)
 	stopped := false
 	l.stop = func() {
 		cancel()

@@ -17,6 +17,7 @@ import (
 
 	"sandbox.internal/internal/process"
 	"sandbox.internal/internal/tasks"
+	"sandbox.internal/test/wait"
 )
 
 func TestDirectory(t *testing.T) {
@@ -133,7 +134,7 @@ func TestDirectoryNotSynced(t *testing.T) {
 			t.Errorf("the directory is %q, %v", f, err)
 		}
 	}()
-	<-done
+	wait.For(t, "the end of the function", done)
 	if found, err := directories(parent); err != nil || len(found) > 0 {
 		t.Errorf("directories %q, %v", found, err)
 	}

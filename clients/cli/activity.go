@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -36,7 +37,7 @@ func activityCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showAll(t, activityView, list)
+			return show.All(t.Printer, activityView, list)
 		},
 	}
 	command.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is done")
@@ -45,37 +46,37 @@ func activityCommand(t *tool) *cobra.Command {
 }
 
 func (t *tool) followActivity(ctx context.Context, box *sandbox.Sandbox) error {
-	rows := newRows(t, activityView)
+	rows := show.NewRows(t.Printer, activityView)
 	for entry, err := range box.WatchActivity(ctx) {
 		if err != nil {
 			return err
 		}
-		if err := rows.print(entry); err != nil {
+		if err := rows.Print(entry); err != nil {
 			return err
 		}
 	}
 	return context.Cause(ctx)
 }
 
-var activityView = view[sandbox.Activity]{
-	id: func(a sandbox.Activity) string { return cmp.Or(a.Operation, strconv.FormatInt(a.ID, 10)) },
-	columns: []column[sandbox.Activity]{
-		{title: "TIME", usual: 8, value: func(a sandbox.Activity) string {
+var activityView = show.View[sandbox.Activity]{
+	ID: func(a sandbox.Activity) string { return cmp.Or(a.Operation, strconv.FormatInt(a.ID, 10)) },
+	Columns: []show.Column[sandbox.Activity]{
+		{Title: "TIME", Usual: 8, Value: func(a sandbox.Activity) string {
 			return a.Started.Local().Format(time.TimeOnly)
 		}},
-		{title: "STATE", usual: 9, value: describeActivity},
-		{title: "KEY", usual: 10, least: 3, value: func(a sandbox.Activity) string {
+		{Title: "STATE", Usual: 9, Value: describeActivity},
+		{Title: "KEY", Usual: 10, Least: 3, Value: func(a sandbox.Activity) string {
 			return cmp.Or(a.Key, "-")
 		}},
-		{title: "CLIENT", usual: 12, least: 6, value: func(a sandbox.Activity) string {
+		{Title: "CLIENT", Usual: 12, Least: 6, Value: func(a sandbox.Activity) string {
 			return cmp.Or(a.Client, "-")
 		}},
-		{title: "KIND", usual: 8, value: func(a sandbox.Activity) string { return string(a.Kind) }},
-		{title: "WHAT", usual: 400, least: 10, value: func(a sandbox.Activity) string {
+		{Title: "KIND", Usual: 8, Value: func(a sandbox.Activity) string { return string(a.Kind) }},
+		{Title: "WHAT", Usual: 400, Least: 10, Value: func(a sandbox.Activity) string {
 			return strings.TrimSpace(a.Text)
 		}},
-		{title: "ID", wide: true, value: func(a sandbox.Activity) string { return a.Operation }},
-		{title: "ERROR", wide: true, value: func(a sandbox.Activity) string { return a.Error }},
+		{Title: "ID", Wide: true, Value: func(a sandbox.Activity) string { return a.Operation }},
+		{Title: "ERROR", Wide: true, Value: func(a sandbox.Activity) string { return a.Error }},
 	},
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -91,18 +92,18 @@ func benchCommand(t *tool) *cobra.Command {
 	return command
 }
 
-var benchView = view[benchResult]{
-	id: func(r benchResult) string { return r.Mode },
-	columns: []column[benchResult]{
-		{title: "MODE", value: func(r benchResult) string { return r.Mode }},
-		{title: "COUNT", value: func(r benchResult) string { return fmt.Sprint(r.Count) }},
-		{title: "SUCCESS", value: func(r benchResult) string {
+var benchView = show.View[benchResult]{
+	ID: func(r benchResult) string { return r.Mode },
+	Columns: []show.Column[benchResult]{
+		{Title: "MODE", Value: func(r benchResult) string { return r.Mode }},
+		{Title: "COUNT", Value: func(r benchResult) string { return fmt.Sprint(r.Count) }},
+		{Title: "SUCCESS", Value: func(r benchResult) string {
 			return fmt.Sprintf("%.0f%%", 100*r.SuccessRate)
 		}},
-		{title: "P50", value: func(r benchResult) string { return milliseconds(r.P50) }},
-		{title: "P95", value: func(r benchResult) string { return milliseconds(r.P95) }},
-		{title: "P99", value: func(r benchResult) string { return milliseconds(r.P99) }},
-		{title: "SCORE", value: func(r benchResult) string { return fmt.Sprintf("%.1f", r.Score) }},
+		{Title: "P50", Value: func(r benchResult) string { return milliseconds(r.P50) }},
+		{Title: "P95", Value: func(r benchResult) string { return milliseconds(r.P95) }},
+		{Title: "P99", Value: func(r benchResult) string { return milliseconds(r.P99) }},
+		{Title: "SCORE", Value: func(r benchResult) string { return fmt.Sprintf("%.1f", r.Score) }},
 	},
 }
 
@@ -126,7 +127,7 @@ func (t *tool) bench(ctx context.Context, options sandbox.CreateOptions, f *benc
 		}
 		results = append(results, result)
 	}
-	if err := showAll(t, benchView, results); err != nil {
+	if err := show.All(t.Printer, benchView, results); err != nil {
 		return err
 	}
 	for _, result := range results {

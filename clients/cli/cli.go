@@ -1,7 +1,8 @@
 // Package cli is the `sandbox` command line tool. It uses the services only through
 // their published contracts: the generated clients, and the Go client of clients/go for streams.
 //
-// Each command, or small group of them, has a file of its own and one line in newRoot.
+// Each command, or small group of them, has a file of its own and one line in newRoot. Results are
+// printed by internal/show.
 package cli
 
 import (
@@ -15,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"sandbox.internal/clients/cli/internal/show"
 )
 
 // The exit codes of [Program.Run]. Commands that run a program in a sandbox (run, exec, shell)
@@ -49,10 +52,9 @@ type Program struct {
 // tool is one invocation.
 type tool struct {
 	Program
+	show.Printer
 	target  target
-	output  output
 	signals *signals
-	ascii   bool // the locale has no other characters
 }
 
 // usageError is an error of the command line, as opposed to what it asked for.
@@ -85,7 +87,8 @@ var errInterrupted = errors.New("interrupted")
 func (p Program) Run(ctx context.Context, args []string) int {
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
-	t := &tool{Program: p, ascii: asciiLocale(p.Env), signals: &signals{leave: leave}}
+	t := &tool{Program: p, Printer: show.Printer{Out: p.Stdout, ASCII: asciiLocale(p.Env)}, signals: &signals{leave: leave}}
+	t.Columns = t.width
 	done := make(chan int, 1)
 	go func() { done <- t.run(ctx, args) }()
 	for {

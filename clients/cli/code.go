@@ -67,7 +67,7 @@ func codeCommand(t *tool) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprintln(t.Stdout, t.clean(created.ID))
+				_, err = fmt.Fprintln(t.Stdout, t.Clean(created.ID))
 				return err
 			}
 			return t.runCode(c.Context(), box, source, f)
@@ -129,7 +129,7 @@ func (t *tool) runCode(ctx context.Context, box *sandbox.Sandbox, source string,
 	}
 	images := &imageSaver{t: t, directory: f.directory}
 	var failed error
-	if !t.output.structured() {
+	if !t.Printer.Structured() {
 		write := func(w io.Writer) func([]byte) {
 			return func(data []byte) {
 				if _, err := w.Write(data); err != nil && failed == nil {
@@ -154,8 +154,8 @@ func (t *tool) runCode(ctx context.Context, box *sandbox.Sandbox, source string,
 		return failed
 	case err != nil:
 		return err
-	case t.output.structured():
-		if err := t.showValue(cellOf(execution)); err != nil {
+	case t.Printer.Structured():
+		if err := t.ShowValue(cellOf(execution)); err != nil {
 			return err
 		}
 	case execution.Error != nil:
@@ -263,7 +263,7 @@ func (s *imageSaver) show(result sandbox.CodeResult) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(s.t.Stdout, "saved %s\n", s.t.clean(name))
+		_, err = fmt.Fprintf(s.t.Stdout, "saved %s\n", s.t.Clean(name))
 		return err
 	}
 	text := result.Text()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -35,7 +36,7 @@ func commandsCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showAll(t, commandsView, list)
+			return show.All(t.Printer, commandsView, list)
 		},
 	}
 	command.Flags().BoolVarP(&all, "all", "a", false, "with those that have ended")
@@ -43,28 +44,28 @@ func commandsCommand(t *tool) *cobra.Command {
 	return command
 }
 
-var commandsView = view[sandbox.CommandStatus]{
-	id: func(c sandbox.CommandStatus) string { return c.ID },
-	columns: []column[sandbox.CommandStatus]{
-		{title: "ID", least: 8, value: func(c sandbox.CommandStatus) string { return c.ID }},
-		{title: "PID", value: func(c sandbox.CommandStatus) string {
+var commandsView = show.View[sandbox.CommandStatus]{
+	ID: func(c sandbox.CommandStatus) string { return c.ID },
+	Columns: []show.Column[sandbox.CommandStatus]{
+		{Title: "ID", Least: 8, Value: func(c sandbox.CommandStatus) string { return c.ID }},
+		{Title: "PID", Value: func(c sandbox.CommandStatus) string {
 			if c.Pid == nil {
 				return "-"
 			}
 			return strconv.Itoa(*c.Pid)
 		}},
-		{title: "STARTED", value: func(c sandbox.CommandStatus) string {
+		{Title: "STARTED", Value: func(c sandbox.CommandStatus) string {
 			return c.StartedAt.Local().Format(time.TimeOnly)
 		}},
-		{title: "STATE", value: describeCommand},
-		{title: "COMMAND", least: 10, value: func(c sandbox.CommandStatus) string {
+		{Title: "STATE", Value: describeCommand},
+		{Title: "COMMAND", Least: 10, Value: func(c sandbox.CommandStatus) string {
 			text := strings.TrimSpace(c.Content)
 			if c.ContentTruncated != nil && *c.ContentTruncated {
 				text += "…"
 			}
 			return text
 		}},
-		{title: "DIRECTORY", wide: true, value: func(c sandbox.CommandStatus) string {
+		{Title: "DIRECTORY", Wide: true, Value: func(c sandbox.CommandStatus) string {
 			if c.Cwd == nil {
 				return ""
 			}

@@ -67,7 +67,7 @@ func copyCommand(t *tool) *cobra.Command {
 		},
 	}
 	command.Flags().BoolVarP(&follow, "follow-link", "L", false, "follow a SOURCE that is a symbolic link")
-	command.Flags().BoolVarP(&t.output.quiet, "quiet", "q", false, "show no progress")
+	command.Flags().BoolVarP(&t.Printer.Quiet, "quiet", "q", false, "show no progress")
 	return command
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -72,7 +73,7 @@ func (t *tool) create(ctx context.Context, options sandbox.CreateOptions, wait b
 			return err
 		}
 	}
-	return showOne(t, t.sandboxView(), info)
+	return show.Item(t.Printer, t.sandboxView(), info)
 }
 
 // defaults are the service's for sandboxes whose users say nothing.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -77,21 +78,21 @@ func (t *tool) doctor(ctx context.Context) error {
 }
 
 func (t *tool) showChecks(checks []check) error {
-	if t.output.quiet || t.output.format != formatTable {
-		return showAll(t, view[check]{
-			id: func(c check) string { return c.Name + " " + c.Result },
-			columns: []column[check]{
-				{title: "RESULT", value: func(c check) string { return c.Result }},
-				{title: "CHECK", value: func(c check) string { return c.Name }},
-				{title: "DETAIL", value: func(c check) string { return c.Detail }},
-				{title: "NEXT", value: func(c check) string { return c.Next }},
+	if t.Printer.Quiet || t.Printer.Format != show.FormatTable {
+		return show.All(t.Printer, show.View[check]{
+			ID: func(c check) string { return c.Name + " " + c.Result },
+			Columns: []show.Column[check]{
+				{Title: "RESULT", Value: func(c check) string { return c.Result }},
+				{Title: "CHECK", Value: func(c check) string { return c.Name }},
+				{Title: "DETAIL", Value: func(c check) string { return c.Detail }},
+				{Title: "NEXT", Value: func(c check) string { return c.Next }},
 			},
 		}, checks)
 	}
 	for _, check := range checks {
-		line := fmt.Sprintf("%-4s  %-9s %s\n", check.Result, check.Name, t.clean(check.Detail))
+		line := fmt.Sprintf("%-4s  %-9s %s\n", check.Result, check.Name, t.Clean(check.Detail))
 		if check.Next != "" {
-			line += fmt.Sprintf("      %s %s\n", t.symbol("→", "->"), t.clean(check.Next))
+			line += fmt.Sprintf("      %s %s\n", t.Symbol("→", "->"), t.Clean(check.Next))
 		}
 		if _, err := fmt.Fprint(t.Stdout, line); err != nil {
 			return err

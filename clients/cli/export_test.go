@@ -4,35 +4,37 @@ import (
 	"bytes"
 	"context"
 	"time"
+
+	"sandbox.internal/clients/cli/internal/show"
 )
 
 // Columns prints a table of two columns of a terminal that is limit wide: an id, which is shown
 // whole, and a text, which is not.
 func Columns(limit int, ascii bool, rows ...[2]string) string {
 	var out bytes.Buffer
-	t := &tool{ascii: ascii}
-	columns := []column[[2]string]{
-		{title: "ID", value: func(r [2]string) string { return r[0] }},
-		{title: "TEXT", value: func(r [2]string) string { return r[1] }, least: 6},
-		{title: "LAST", value: func([2]string) string { return "last" }},
+	o := show.Printer{ASCII: ascii}
+	columns := []show.Column[[2]string]{
+		{Title: "ID", Value: func(r [2]string) string { return r[0] }},
+		{Title: "TEXT", Value: func(r [2]string) string { return r[1] }, Least: 6},
+		{Title: "LAST", Value: func([2]string) string { return "last" }},
 	}
-	_ = writeTable(t, &out, columns, rows, limit) // a buffer takes everything
+	_ = show.WriteTable(o, &out, columns, rows, limit) // a buffer takes everything
 	return out.String()
 }
 
 // Cells is cells.
-func Cells(text string) int { return cells(text) }
+func Cells(text string) int { return show.Cells(text) }
 
 // EncodeJSON is encodeJSON.
 func EncodeJSON(value any) (string, error) {
-	text, err := encodeJSON(value, "")
+	text, err := show.EncodeJSON(value, "")
 	return string(text), err
 }
 
 // WriteYAML is writeYAML.
 func WriteYAML(text string) (string, error) {
 	var out bytes.Buffer
-	err := writeYAML(&out, []byte(text))
+	err := show.WriteYAML(&out, []byte(text))
 	return out.String(), err
 }
 
@@ -68,7 +70,8 @@ func ParseLocation(text string) (sandbox, path string) {
 }
 
 // Digits and Permissions are digits and permissions.
-func Digits(mode uint32) string     { return digits(mode) }
+func Digits(mode uint32) string { return digits(mode) }
+
 func Permissions(digits int) uint32 { return permissions(digits) }
 
 // Quote is quote.
@@ -79,6 +82,7 @@ func WithoutColours(text string) string { return withoutColours(text) }
 
 // Duration is duration, and DescribeTransfer is describeTransfer.
 func Duration(d time.Duration) string { return duration(d) }
+
 func DescribeTransfer(what string, done, total int64, took time.Duration) string {
 	return describeTransfer(what, done, total, took)
 }
@@ -100,7 +104,7 @@ func Summarize(ms ...float64) (p50, p95, p99, score, success float64) {
 // Table prints two rows and a note as a stepTable does.
 func Table(colour, ascii bool) string {
 	var out bytes.Buffer
-	r := &stepTable{t: &tool{ascii: ascii}, out: &out, colour: colour}
+	r := &stepTable{t: &tool{Printer: show.Printer{ASCII: ascii}}, out: &out, colour: colour}
 	r.note("a note\nof two lines\n")
 	r.passed("create", 3*time.Millisecond, "done")
 	r.failed("download", 12*time.Second)

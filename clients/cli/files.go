@@ -11,32 +11,33 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
-var fileView = view[sandbox.FileInfo]{
-	id: func(f sandbox.FileInfo) string { return f.Path },
-	columns: []column[sandbox.FileInfo]{
-		{title: "MODE", value: func(f sandbox.FileInfo) string {
+var fileView = show.View[sandbox.FileInfo]{
+	ID: func(f sandbox.FileInfo) string { return f.Path },
+	Columns: []show.Column[sandbox.FileInfo]{
+		{Title: "MODE", Value: func(f sandbox.FileInfo) string {
 			return string(f.Type)[:1] + fmt.Sprintf("%04d", f.Mode)
 		}},
-		{title: "OWNER", least: 6, value: func(f sandbox.FileInfo) string { return f.Owner + ":" + f.Group }},
-		{title: "SIZE", value: func(f sandbox.FileInfo) string { return strconv.FormatInt(f.Size, 10) }},
-		{title: "MODIFIED", value: func(f sandbox.FileInfo) string {
+		{Title: "OWNER", Least: 6, Value: func(f sandbox.FileInfo) string { return f.Owner + ":" + f.Group }},
+		{Title: "SIZE", Value: func(f sandbox.FileInfo) string { return strconv.FormatInt(f.Size, 10) }},
+		{Title: "MODIFIED", Value: func(f sandbox.FileInfo) string {
 			return f.ModifiedAt.Local().Format("2006-01-02 15:04")
 		}},
-		{title: "PATH", least: 8, value: func(f sandbox.FileInfo) string { return f.Path }},
+		{Title: "PATH", Least: 8, Value: func(f sandbox.FileInfo) string { return f.Path }},
 	},
 }
 
-var fileEventView = view[sandbox.FileEvent]{
-	id: func(e sandbox.FileEvent) string { return optional(e.Path) },
-	columns: []column[sandbox.FileEvent]{
-		{title: "TIME", usual: 8, value: func(e sandbox.FileEvent) string {
+var fileEventView = show.View[sandbox.FileEvent]{
+	ID: func(e sandbox.FileEvent) string { return optional(e.Path) },
+	Columns: []show.Column[sandbox.FileEvent]{
+		{Title: "TIME", Usual: 8, Value: func(e sandbox.FileEvent) string {
 			return time.UnixMilli(e.Timestamp).Format(time.TimeOnly)
 		}},
-		{title: "EVENT", usual: 8, value: func(e sandbox.FileEvent) string { return string(e.Type) }},
-		{title: "PATH", usual: 400, least: 8, value: func(e sandbox.FileEvent) string {
+		{Title: "EVENT", Usual: 8, Value: func(e sandbox.FileEvent) string { return string(e.Type) }},
+		{Title: "PATH", Usual: 400, Least: 8, Value: func(e sandbox.FileEvent) string {
 			return optional(e.Path) + optional(e.Message)
 		}},
 	},
@@ -95,7 +96,7 @@ func filesList(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showAll(t, fileView, list)
+			return show.All(t.Printer, fileView, list)
 		})
 	command.Flags().IntVar(&depth, "depth", depth, "how many levels to list")
 	return command
@@ -164,7 +165,7 @@ func filesGet(t *tool) *cobra.Command {
 			}
 			return (&copier{t: t, box: box}).download(ctx, paths[0], local)
 		})
-	command.Flags().BoolVarP(&t.output.quiet, "quiet", "q", false, "show no progress")
+	command.Flags().BoolVarP(&t.Printer.Quiet, "quiet", "q", false, "show no progress")
 	return command
 }
 
@@ -263,7 +264,7 @@ func filesFind(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showAll(t, fileView, list)
+			return show.All(t.Printer, fileView, list)
 		})
 }
 
@@ -272,12 +273,12 @@ func filesWatch(t *tool) *cobra.Command {
 	command := fileCommand(t, "watch [flags] SANDBOX PATH", "Print what happens to files",
 		"  sandbox files watch -r box /tmp", 2, 2, true,
 		func(ctx context.Context, box *sandbox.Sandbox, paths []string) error {
-			printed := newRows(t, fileEventView)
+			printed := show.NewRows(t.Printer, fileEventView)
 			for event, err := range box.Files.Watch(ctx, paths[0], recursive) {
 				if err != nil {
 					return err
 				}
-				if err := printed.print(event); err != nil {
+				if err := printed.Print(event); err != nil {
 					return err
 				}
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -28,21 +29,21 @@ func holdsCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showAll(t, holdsView(), holds.Holds)
+			return show.All(t.Printer, holdsView(), holds.Holds)
 		},
 	}
 	t.registerOutput(command, "the ids of what keeps it awake")
 	return command
 }
 
-func holdsView() view[sandbox.Hold] {
+func holdsView() show.View[sandbox.Hold] {
 	now := time.Now()
-	return view[sandbox.Hold]{
-		id: func(h sandbox.Hold) string { return cmp.Or(h.ID, h.Kind) },
-		columns: []column[sandbox.Hold]{
-			{title: "KIND", value: func(h sandbox.Hold) string { return h.Kind }},
-			{title: "FOR", value: func(h sandbox.Hold) string { return roughly(now.Sub(h.Since)) }},
-			{title: "ID", least: 8, value: func(h sandbox.Hold) string { return cmp.Or(h.ID, "-") }},
+	return show.View[sandbox.Hold]{
+		ID: func(h sandbox.Hold) string { return cmp.Or(h.ID, h.Kind) },
+		Columns: []show.Column[sandbox.Hold]{
+			{Title: "KIND", Value: func(h sandbox.Hold) string { return h.Kind }},
+			{Title: "FOR", Value: func(h sandbox.Hold) string { return roughly(now.Sub(h.Since)) }},
+			{Title: "ID", Least: 8, Value: func(h sandbox.Hold) string { return cmp.Or(h.ID, "-") }},
 		},
 	}
 }

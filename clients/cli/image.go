@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -48,7 +49,7 @@ func imageListCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showAll(t, t.imageView(), list)
+			return show.All(t.Printer, t.imageView(), list)
 		},
 	}
 	t.registerOutput(command, "ids")
@@ -81,7 +82,7 @@ func imagePullCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showOne(t, t.imageView(), image)
+			return show.Item(t.Printer, t.imageView(), image)
 		},
 	}
 	command.Flags().StringVar(&user, "registry-user", "",
@@ -132,7 +133,7 @@ func (t *tool) loadImages(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return showAll(t, t.imageView(), list)
+	return show.All(t.Printer, t.imageView(), list)
 }
 
 func imageRemoveCommand(t *tool) *cobra.Command {
@@ -203,7 +204,7 @@ func (t *tool) images() (sandbox.Images, error) {
 	return c.client.Images, nil
 }
 
-func (t *tool) imageView() view[sandbox.StoredImage] {
+func (t *tool) imageView() show.View[sandbox.StoredImage] {
 	now := time.Now()
 	// What is shown can be given to rm: the beginning of an id cannot.
 	name := func(i sandbox.StoredImage) string {
@@ -212,17 +213,17 @@ func (t *tool) imageView() view[sandbox.StoredImage] {
 		}
 		return i.Names[0]
 	}
-	return view[sandbox.StoredImage]{
-		id:   func(i sandbox.StoredImage) string { return i.ID },
-		name: name,
-		columns: []column[sandbox.StoredImage]{
-			{title: "NAME", value: func(i sandbox.StoredImage) string {
+	return show.View[sandbox.StoredImage]{
+		ID:   func(i sandbox.StoredImage) string { return i.ID },
+		Name: name,
+		Columns: []show.Column[sandbox.StoredImage]{
+			{Title: "NAME", Value: func(i sandbox.StoredImage) string {
 				return cmp.Or(strings.Join(i.Names, ", "), i.ID)
-			}, least: 12},
-			{title: "ID", wide: true, value: func(i sandbox.StoredImage) string { return i.ID }},
-			{title: "SIZE", value: func(i sandbox.StoredImage) string { return bytesOf(i.Bytes) }},
-			{title: "AGE", value: func(i sandbox.StoredImage) string { return roughly(now.Sub(i.CreatedAt)) }},
-			{title: "USED", value: func(i sandbox.StoredImage) string {
+			}, Least: 12},
+			{Title: "ID", Wide: true, Value: func(i sandbox.StoredImage) string { return i.ID }},
+			{Title: "SIZE", Value: func(i sandbox.StoredImage) string { return bytesOf(i.Bytes) }},
+			{Title: "AGE", Value: func(i sandbox.StoredImage) string { return roughly(now.Sub(i.CreatedAt)) }},
+			{Title: "USED", Value: func(i sandbox.StoredImage) string {
 				if i.InUse {
 					return "yes"
 				}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -153,10 +154,10 @@ func keyCreateCommand(t *tool) *cobra.Command {
 
 // showIssued prints a secret. What is for people does not go where the secret goes.
 func (t *tool) showIssued(issued sandbox.IssuedKey) error {
-	if t.output.structured() {
-		return t.showValue(issued)
+	if t.Printer.Structured() {
+		return t.ShowValue(issued)
 	}
-	if _, err := fmt.Fprintln(t.Stdout, t.clean(issued.Secret)); err != nil {
+	if _, err := fmt.Fprintln(t.Stdout, t.Clean(issued.Secret)); err != nil {
 		return err
 	}
 	expires := "does not expire"
@@ -164,7 +165,7 @@ func (t *tool) showIssued(issued sandbox.IssuedKey) error {
 		expires = "expires at " + at.Local().Format(time.RFC3339)
 	}
 	_, err := fmt.Fprintf(t.Stderr, "key %q has the role %s and %s; keep the secret, it is not shown again\n",
-		t.clean(issued.Key.Name), issued.Key.Role, expires)
+		t.Clean(issued.Key.Name), issued.Key.Role, expires)
 	return err
 }
 
@@ -188,7 +189,7 @@ func keyListCommand(t *tool) *cobra.Command {
 				}
 				list = append(list, key)
 			}
-			return showAll(t, keyView(time.Now()), list)
+			return show.All(t.Printer, keyView(time.Now()), list)
 		},
 	}
 	t.registerOutput(command, "names")
@@ -210,7 +211,7 @@ func keyShowCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showOne(t, keyView(time.Now()), key)
+			return show.Item(t.Printer, keyView(time.Now()), key)
 		},
 	}
 	t.registerOutput(command, "")
@@ -275,7 +276,7 @@ func (t *tool) removeKeys(ctx context.Context, names []string) error {
 	for _, name := range names {
 		err := keys.Delete(ctx, name)
 		if err == nil {
-			_, err = io.WriteString(t.Stdout, t.clean(name)+"\n")
+			_, err = io.WriteString(t.Stdout, t.Clean(name)+"\n")
 		}
 		failed = append(failed, err)
 	}
@@ -290,7 +291,7 @@ func (t *tool) keys() (sandbox.Keys, error) {
 	return c.client.Keys, nil
 }
 
-func keyView(now time.Time) view[sandbox.Key] {
+func keyView(now time.Time) show.View[sandbox.Key] {
 	ago := func(at *time.Time) string {
 		if at == nil {
 			return "-"
@@ -300,18 +301,18 @@ func keyView(now time.Time) view[sandbox.Key] {
 	limit := func(of func(sandbox.KeyLimits) string) func(sandbox.Key) string {
 		return func(k sandbox.Key) string { return cmp.Or(of(optional(k.Limits)), "-") }
 	}
-	return view[sandbox.Key]{
-		id: func(k sandbox.Key) string { return k.Name },
-		columns: []column[sandbox.Key]{
-			{title: "NAME", value: func(k sandbox.Key) string { return k.Name }, least: 12},
-			{title: "ROLE", value: func(k sandbox.Key) string { return string(k.Role) }},
-			{title: "SOURCE", value: func(k sandbox.Key) string { return string(k.Source) }},
-			{title: "EXPIRES", value: func(k sandbox.Key) string { return expiryIn(k, now) }},
-			{title: "USED", value: func(k sandbox.Key) string { return ago(k.LastUsedAt) }},
-			{title: "AGE", value: func(k sandbox.Key) string { return ago(k.CreatedAt) }, wide: true},
-			{title: "SANDBOXES", wide: true, value: limit(func(l sandbox.KeyLimits) string { return number(l.MaxSandboxes) })},
-			{title: "CPU", wide: true, value: limit(func(l sandbox.KeyLimits) string { return optional(l.MaxCPU) })},
-			{title: "MEMORY", wide: true, value: limit(func(l sandbox.KeyLimits) string { return optional(l.MaxMemory) })},
+	return show.View[sandbox.Key]{
+		ID: func(k sandbox.Key) string { return k.Name },
+		Columns: []show.Column[sandbox.Key]{
+			{Title: "NAME", Value: func(k sandbox.Key) string { return k.Name }, Least: 12},
+			{Title: "ROLE", Value: func(k sandbox.Key) string { return string(k.Role) }},
+			{Title: "SOURCE", Value: func(k sandbox.Key) string { return string(k.Source) }},
+			{Title: "EXPIRES", Value: func(k sandbox.Key) string { return expiryIn(k, now) }},
+			{Title: "USED", Value: func(k sandbox.Key) string { return ago(k.LastUsedAt) }},
+			{Title: "AGE", Value: func(k sandbox.Key) string { return ago(k.CreatedAt) }, Wide: true},
+			{Title: "SANDBOXES", Wide: true, Value: limit(func(l sandbox.KeyLimits) string { return number(l.MaxSandboxes) })},
+			{Title: "CPU", Wide: true, Value: limit(func(l sandbox.KeyLimits) string { return optional(l.MaxCPU) })},
+			{Title: "MEMORY", Wide: true, Value: limit(func(l sandbox.KeyLimits) string { return optional(l.MaxMemory) })},
 		},
 	}
 }

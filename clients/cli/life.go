@@ -9,16 +9,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
 // report prints what became of a sandbox: a line for people, or the sandbox.
 func (t *tool) report(box *sandbox.Sandbox, what string) error {
 	info := box.Info()
-	if t.output.quiet || t.output.format != formatTable {
-		return showOne(t, t.sandboxView(), info)
+	if t.Printer.Quiet || t.Printer.Format != show.FormatTable {
+		return show.Item(t.Printer, t.sandboxView(), info)
 	}
-	_, err := fmt.Fprintf(t.Stdout, "%s %s\n", t.clean(label(info)), what)
+	_, err := fmt.Fprintf(t.Stdout, "%s %s\n", t.Clean(label(info)), what)
 	return err
 }
 
@@ -97,7 +98,7 @@ func resumeCommand(t *tool) *cobra.Command {
 
 // refreshed reports with the state that the sandbox has now, which only some formats show.
 func (t *tool) refreshed(ctx context.Context, box *sandbox.Sandbox, what string) error {
-	if t.output.structured() || t.output.format == formatWide {
+	if t.Printer.Structured() || t.Printer.Format == show.FormatWide {
 		if _, err := box.Refresh(ctx); err != nil {
 			return err
 		}

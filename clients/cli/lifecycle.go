@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -87,7 +88,7 @@ func lifecycleCommand(t *tool) *cobra.Command {
 					return err
 				}
 			}
-			return showOne(t, lifecycleView(label(box.Info())), optional(box.Info().Lifecycle))
+			return show.Item(t.Printer, lifecycleView(label(box.Info())), optional(box.Info().Lifecycle))
 		},
 	}
 	flags.register(command.Flags(), "")
@@ -97,22 +98,22 @@ func lifecycleCommand(t *tool) *cobra.Command {
 }
 
 // lifecycleView shows the settings of the sandbox with that name.
-func lifecycleView(name string) view[sandbox.Lifecycle] {
-	return view[sandbox.Lifecycle]{
-		id: func(sandbox.Lifecycle) string { return name },
-		columns: []column[sandbox.Lifecycle]{
-			{title: "ON IDLE", value: func(l sandbox.Lifecycle) string { return optional(l.OnIdle) }},
-			{title: "IDLE", value: func(l sandbox.Lifecycle) string {
+func lifecycleView(name string) show.View[sandbox.Lifecycle] {
+	return show.View[sandbox.Lifecycle]{
+		ID: func(sandbox.Lifecycle) string { return name },
+		Columns: []show.Column[sandbox.Lifecycle]{
+			{Title: "ON IDLE", Value: func(l sandbox.Lifecycle) string { return optional(l.OnIdle) }},
+			{Title: "IDLE", Value: func(l sandbox.Lifecycle) string {
 				return time.Duration(optional(l.IdleSeconds) * float64(time.Second)).String()
 			}},
-			{title: "HIBERNATE", value: func(l sandbox.Lifecycle) string {
+			{Title: "HIBERNATE", Value: func(l sandbox.Lifecycle) string {
 				if optional(l.OnIdle) != sandbox.OnIdleHibernate {
 					return "-"
 				}
 				return time.Duration(optional(l.HibernateSeconds) * float64(time.Second)).String()
 			}},
-			{title: "ON TIMEOUT", value: func(l sandbox.Lifecycle) string { return optional(l.OnTimeout) }},
-			{title: "AUTO RESUME", value: func(l sandbox.Lifecycle) string {
+			{Title: "ON TIMEOUT", Value: func(l sandbox.Lifecycle) string { return optional(l.OnTimeout) }},
+			{Title: "AUTO RESUME", Value: func(l sandbox.Lifecycle) string {
 				if optional(l.AutoResume) {
 					return "yes"
 				}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -64,7 +65,7 @@ func listCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showAll(t, t.sandboxView(), list)
+			return show.All(t.Printer, t.sandboxView(), list)
 		},
 	}
 	filter.register(command)
@@ -115,13 +116,13 @@ func getCommand(t *tool) *cobra.Command {
 				return t.watchOne(c.Context(), boxes[0])
 			}
 			if len(boxes) == 1 {
-				return showOne(t, t.sandboxView(), boxes[0].Info())
+				return show.Item(t.Printer, t.sandboxView(), boxes[0].Info())
 			}
 			var list []sandbox.Info
 			for _, box := range boxes {
 				list = append(list, box.Info())
 			}
-			return showAll(t, t.sandboxView(), list)
+			return show.All(t.Printer, t.sandboxView(), list)
 		},
 	}
 	command.Flags().BoolVarP(&watch, "watch", "w", false,
@@ -141,9 +142,9 @@ func changes(e sandbox.Event) bool {
 
 // watchOne prints a sandbox, and again after each change until it has ended.
 func (t *tool) watchOne(ctx context.Context, box *sandbox.Sandbox) error {
-	rows := newRows(t, t.sandboxView())
+	rows := show.NewRows(t.Printer, t.sandboxView())
 	last := box.Info()
-	if err := rows.print(last); err != nil || ended(last) {
+	if err := rows.Print(last); err != nil || ended(last) {
 		return err
 	}
 	for event, err := range box.Events(ctx, &sandbox.EventOptions{FromStart: true}) {
@@ -161,7 +162,7 @@ func (t *tool) watchOne(ctx context.Context, box *sandbox.Sandbox) error {
 			continue
 		}
 		last = info
-		if err := rows.print(info); err != nil || ended(info) {
+		if err := rows.Print(info); err != nil || ended(info) {
 			return err
 		}
 	}

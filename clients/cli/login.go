@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -77,7 +78,7 @@ func (t *tool) login(ctx context.Context, name string, to service) error {
 	if to.APIKey == "" {
 		without = ", without a key"
 	}
-	_, err = fmt.Fprintf(t.Stdout, "%s is the current context: %s%s\n", t.clean(name), t.clean(to.URL), without)
+	_, err = fmt.Fprintf(t.Stdout, "%s is the current context: %s%s\n", t.Clean(name), t.Clean(to.URL), without)
 	return err
 }
 
@@ -94,7 +95,7 @@ func (t *tool) readKey(ctx context.Context, url string) (string, error) {
 			restore()
 			_, _ = fmt.Fprintln(t.Stderr)
 		}()
-		_, _ = fmt.Fprintf(t.Stderr, "API key of %s (empty for none): ", t.clean(url))
+		_, _ = fmt.Fprintf(t.Stderr, "API key of %s (empty for none): ", t.Clean(url))
 		read = t.typedKey
 	}
 	type result struct {
@@ -157,17 +158,17 @@ type contextRow struct {
 	Current bool   `json:"current"`
 }
 
-var contextView = view[contextRow]{
-	id: func(c contextRow) string { return c.Name },
-	columns: []column[contextRow]{
-		{title: "NAME", value: func(c contextRow) string { return c.Name }, least: 8},
-		{title: "CURRENT", value: func(c contextRow) string {
+var contextView = show.View[contextRow]{
+	ID: func(c contextRow) string { return c.Name },
+	Columns: []show.Column[contextRow]{
+		{Title: "NAME", Value: func(c contextRow) string { return c.Name }, Least: 8},
+		{Title: "CURRENT", Value: func(c contextRow) string {
 			if c.Current {
 				return "*"
 			}
 			return ""
 		}},
-		{title: "URL", value: func(c contextRow) string { return c.URL }, least: 16},
+		{Title: "URL", Value: func(c contextRow) string { return c.URL }, Least: 16},
 	},
 }
 
@@ -224,7 +225,7 @@ func (t *tool) listContexts() error {
 	for _, name := range saved.names() {
 		rows = append(rows, contextRow{name, saved.Contexts[name].URL, name == saved.Current})
 	}
-	return showAll(t, contextView, rows)
+	return show.All(t.Printer, contextView, rows)
 }
 
 func (t *tool) changeContexts(name string, change func(*contexts)) error {

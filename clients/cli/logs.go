@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -156,17 +157,17 @@ func eventsCommand(t *tool) *cobra.Command {
 	return command
 }
 
-var eventView = view[sandbox.Event]{
-	id: func(e sandbox.Event) string { return optional(e.SandboxID) },
-	columns: []column[sandbox.Event]{
-		{title: "TIME", usual: 8, value: func(e sandbox.Event) string {
+var eventView = show.View[sandbox.Event]{
+	ID: func(e sandbox.Event) string { return optional(e.SandboxID) },
+	Columns: []show.Column[sandbox.Event]{
+		{Title: "TIME", Usual: 8, Value: func(e sandbox.Event) string {
 			return e.Timestamp.Local().Format(time.TimeOnly)
 		}},
-		{title: "SANDBOX", usual: 8, value: func(e sandbox.Event) string {
+		{Title: "SANDBOX", Usual: 8, Value: func(e sandbox.Event) string {
 			return shortID(optional(e.SandboxID))
 		}},
-		{title: "EVENT", usual: 13, value: func(e sandbox.Event) string { return e.Type }},
-		{title: "WHAT", usual: 400, least: 4, value: describeEvent},
+		{Title: "EVENT", Usual: 13, Value: func(e sandbox.Event) string { return e.Type }},
+		{Title: "WHAT", Usual: 400, Least: 4, Value: describeEvent},
 	},
 }
 
@@ -224,12 +225,12 @@ func (t *tool) allEvents(ctx context.Context, follow bool) error {
 }
 
 func (t *tool) printEvents(ctx context.Context, events iter.Seq2[sandbox.Event, error]) error {
-	printed := newRows(t, eventView)
+	printed := show.NewRows(t.Printer, eventView)
 	for event, err := range events {
 		if err != nil {
 			return err
 		}
-		if err := printed.print(event); err != nil {
+		if err := printed.Print(event); err != nil {
 			return err
 		}
 	}

@@ -8,28 +8,29 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
 // ruleRow is one line of a policy.
 type ruleRow struct{ action, target string }
 
-var ruleColumns = []column[ruleRow]{
-	{title: "ACTION", value: func(r ruleRow) string { return r.action }},
-	{title: "TARGET", value: func(r ruleRow) string { return r.target }, least: 12},
+var ruleColumns = []show.Column[ruleRow]{
+	{Title: "ACTION", Value: func(r ruleRow) string { return r.action }},
+	{Title: "TARGET", Value: func(r ruleRow) string { return r.target }, Least: 12},
 }
 
 // showPolicy prints a policy: its rules in their order, and what happens to all else.
 func (t *tool) showPolicy(policy sandbox.NetworkPolicy) error {
-	if t.output.structured() {
-		return t.showValue(policy)
+	if t.Printer.Structured() {
+		return t.ShowValue(policy)
 	}
 	var rows []ruleRow
 	for _, rule := range policy.Egress {
 		rows = append(rows, ruleRow{string(rule.Action), rule.Target})
 	}
-	if t.output.quiet || t.output.format == formatName {
-		return showText(t, view[ruleRow]{id: func(r ruleRow) string { return r.target }}, rows)
+	if t.Printer.Quiet || t.Printer.Format == show.FormatName {
+		return show.Text(t.Printer, show.View[ruleRow]{ID: func(r ruleRow) string { return r.target }}, rows)
 	}
 	action := string(sandbox.Allow)
 	if policy.DefaultAction != nil {
@@ -41,34 +42,34 @@ func (t *tool) showPolicy(policy sandbox.NetworkPolicy) error {
 	}
 	rows = append(rows, ruleRow{action, rest})
 	limit := t.width()
-	if t.output.format == formatWide {
+	if t.Printer.Format == show.FormatWide {
 		limit = 0
 	}
-	return writeTable(t, t.Stdout, ruleColumns, rows, limit)
+	return show.WriteTable(t.Printer, t.Stdout, ruleColumns, rows, limit)
 }
 
-var decisionView = view[sandbox.NetworkDecision]{
-	id: func(d sandbox.NetworkDecision) string { return d.Target },
-	columns: []column[sandbox.NetworkDecision]{
-		{title: "LAST", usual: 8, value: func(d sandbox.NetworkDecision) string {
+var decisionView = show.View[sandbox.NetworkDecision]{
+	ID: func(d sandbox.NetworkDecision) string { return d.Target },
+	Columns: []show.Column[sandbox.NetworkDecision]{
+		{Title: "LAST", Usual: 8, Value: func(d sandbox.NetworkDecision) string {
 			return d.LastSeen.Local().Format(time.TimeOnly)
 		}},
-		{title: "ACTION", usual: 6, value: func(d sandbox.NetworkDecision) string {
+		{Title: "ACTION", Usual: 6, Value: func(d sandbox.NetworkDecision) string {
 			return string(d.Action)
 		}},
-		{title: "TARGET", usual: 24, least: 12, value: func(d sandbox.NetworkDecision) string {
+		{Title: "TARGET", Usual: 24, Least: 12, Value: func(d sandbox.NetworkDecision) string {
 			if d.Port == nil {
 				return d.Target
 			}
 			return fmt.Sprintf("%s %s/%d", d.Target, optional(d.Protocol), *d.Port)
 		}},
-		{title: "COUNT", usual: 5, value: func(d sandbox.NetworkDecision) string {
+		{Title: "COUNT", Usual: 5, Value: func(d sandbox.NetworkDecision) string {
 			return fmt.Sprint(d.Count)
 		}},
-		{title: "WHY", usual: 24, least: 6, value: func(d sandbox.NetworkDecision) string {
+		{Title: "WHY", Usual: 24, Least: 6, Value: func(d sandbox.NetworkDecision) string {
 			return strings.TrimSpace(string(d.Reason) + " " + optional(d.Rule))
 		}},
-		{title: "NAMES", wide: true, value: func(d sandbox.NetworkDecision) string {
+		{Title: "NAMES", Wide: true, Value: func(d sandbox.NetworkDecision) string {
 			return strings.Join(d.Names, ",")
 		}},
 	},
@@ -176,14 +177,14 @@ func decisionsCommand(t *tool) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return showAll(t, decisionView, list)
+				return show.All(t.Printer, decisionView, list)
 			}
-			printed := newRows(t, decisionView)
+			printed := show.NewRows(t.Printer, decisionView)
 			for decision, err := range box.Network.WatchDecisions(c.Context()) {
 				if err != nil {
 					return err
 				}
-				if err := printed.print(decision); err != nil {
+				if err := printed.Print(decision); err != nil {
 					return err
 				}
 			}

@@ -77,7 +77,7 @@ func portCommand(t *tool) *cobra.Command {
 			}
 			for i, local := range forwards.addresses {
 				_, err := fmt.Fprintf(t.Stdout, "http://%s -> %s port %d\n", local,
-					t.clean(label(box.Info())), rules[i].remote)
+					t.Clean(label(box.Info())), rules[i].remote)
 				if err != nil {
 					return errors.Join(err, forwards.stop())
 				}

@@ -17,7 +17,7 @@ type progress struct {
 // newProgress returns nil where there is no use for it: in a pipe, with --quiet, and on a terminal
 // that cannot go back in a line.
 func (t *tool) newProgress() *progress {
-	if !isTerminal(t.Stderr) || t.output.quiet || t.Env("TERM") == "dumb" {
+	if !isTerminal(t.Stderr) || t.Printer.Quiet || t.Env("TERM") == "dumb" {
 		return nil
 	}
 	return &progress{t: t}
@@ -27,7 +27,7 @@ func (t *tool) newProgress() *progress {
 func (p *progress) show(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_, _ = fmt.Fprintf(p.t.Stderr, "\r\x1b[K%s", p.t.shorten(p.t.clean(text), p.t.width()-1))
+	_, _ = fmt.Fprintf(p.t.Stderr, "\r\x1b[K%s", p.t.Shorten(p.t.Clean(text), p.t.width()-1))
 }
 
 // clear takes the line away.
@@ -135,5 +135,5 @@ func bytesOf(n int64) string {
 
 // warn prints a line that is no result.
 func (t *tool) warn(format string, args ...any) {
-	_, _ = fmt.Fprintf(t.Stderr, "sandbox: %s\n", t.clean(fmt.Sprintf(format, args...)))
+	_, _ = fmt.Fprintf(t.Stderr, "sandbox: %s\n", t.Clean(fmt.Sprintf(format, args...)))
 }

@@ -121,8 +121,8 @@ func (t *tool) completeNames(most int) cobra.CompletionFunc {
 			if ended(info) {
 				continue
 			}
-			names = append(names, cobra.CompletionWithDesc(t.clean(label(info)),
-				t.clean(info.Status.State+" "+info.Image.URI)))
+			names = append(names, cobra.CompletionWithDesc(t.Clean(label(info)),
+				t.Clean(info.Status.State+" "+info.Image.URI)))
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}

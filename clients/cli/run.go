@@ -82,7 +82,7 @@ func runCommand(t *tool) *cobra.Command {
 		"`[LOCAL:]PORT`: forward a local port while the program runs")
 	flags.BoolVarP(&detach, "detach", "d", false, "print the sandbox's id and leave the program to itself")
 	flags.BoolVar(&remove, "rm", true, "delete the sandbox afterwards")
-	flags.BoolVarP(&t.output.quiet, "quiet", "q", false, "show no progress")
+	flags.BoolVarP(&t.Printer.Quiet, "quiet", "q", false, "show no progress")
 	flags.SetInterspersed(false)
 	return command
 }
@@ -120,7 +120,7 @@ func (p program) checkMain() error {
 // detach creates a sandbox and prints its id. It succeeds, too, when the main program has ended
 // with exit code 0 before that: a slower program ends afterwards, which detach does not see.
 func (t *tool) detach(ctx context.Context, options sandbox.CreateOptions) error {
-	t.output.quiet = true
+	t.Printer.Quiet = true
 	box, err := t.newSandbox(ctx, options)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (t *tool) runInNew(ctx context.Context, options sandbox.CreateOptions,
 	}
 	if remove {
 		defer t.discard(ctx, box)
-	} else if !t.output.quiet {
+	} else if !t.Printer.Quiet {
 		defer t.warn("the sandbox is %s", box.ID())
 	}
 	forwards, err := t.startForwards(box, localhost, rules)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -28,35 +29,35 @@ func ended(s sandbox.Info) bool {
 	return s.Status.State == sandbox.Terminated || s.Status.State == sandbox.Failed
 }
 
-func (t *tool) sandboxView() view[sandbox.Info] {
+func (t *tool) sandboxView() show.View[sandbox.Info] {
 	now := time.Now()
-	return view[sandbox.Info]{
-		id:   func(s sandbox.Info) string { return s.ID },
-		name: label,
-		columns: []column[sandbox.Info]{
-			{title: "ID", value: func(s sandbox.Info) string {
-				if t.output.format == formatWide {
+	return show.View[sandbox.Info]{
+		ID:   func(s sandbox.Info) string { return s.ID },
+		Name: label,
+		Columns: []show.Column[sandbox.Info]{
+			{Title: "ID", Value: func(s sandbox.Info) string {
+				if t.Printer.Format == show.FormatWide {
 					return s.ID
 				}
 				return shortID(s.ID)
 			}},
-			{title: "NAME", usual: 16, value: nameOf, least: 8},
-			{title: "STATE", usual: 10, value: func(s sandbox.Info) string { return s.Status.State }, least: 10},
-			{title: "EXPIRES", usual: 7, value: func(s sandbox.Info) string {
+			{Title: "NAME", Usual: 16, Value: nameOf, Least: 8},
+			{Title: "STATE", Usual: 10, Value: func(s sandbox.Info) string { return s.Status.State }, Least: 10},
+			{Title: "EXPIRES", Usual: 7, Value: func(s sandbox.Info) string {
 				if ended(s) {
 					return "-"
 				}
 				return "in " + roughly(s.ExpiresAt.Sub(now))
 			}},
-			{title: "AGE", usual: 4, value: func(s sandbox.Info) string { return roughly(now.Sub(s.CreatedAt)) }},
-			{title: "IMAGE", usual: 24, value: func(s sandbox.Info) string { return s.Image.URI }, least: 8},
-			{title: "ENTRYPOINT", wide: true, value: func(s sandbox.Info) string {
+			{Title: "AGE", Usual: 4, Value: func(s sandbox.Info) string { return roughly(now.Sub(s.CreatedAt)) }},
+			{Title: "IMAGE", Usual: 24, Value: func(s sandbox.Info) string { return s.Image.URI }, Least: 8},
+			{Title: "ENTRYPOINT", Wide: true, Value: func(s sandbox.Info) string {
 				return strings.Join(s.Entrypoint, " ")
 			}},
-			{title: "CLASS", wide: true, value: func(s sandbox.Info) string { return optional(s.RuntimeClass) }},
-			{title: "SLEEP", wide: true, value: func(s sandbox.Info) string { return describeLifecycle(s.Lifecycle) }},
-			{title: "REASON", wide: true, value: func(s sandbox.Info) string { return s.Status.Reason }},
-			{title: "MESSAGE", wide: true, value: func(s sandbox.Info) string { return s.Status.Message }},
+			{Title: "CLASS", Wide: true, Value: func(s sandbox.Info) string { return optional(s.RuntimeClass) }},
+			{Title: "SLEEP", Wide: true, Value: func(s sandbox.Info) string { return describeLifecycle(s.Lifecycle) }},
+			{Title: "REASON", Wide: true, Value: func(s sandbox.Info) string { return s.Status.Reason }},
+			{Title: "MESSAGE", Wide: true, Value: func(s sandbox.Info) string { return s.Status.Message }},
 		},
 	}
 }
@@ -93,4 +94,15 @@ func roughly(d time.Duration) string {
 		return fmt.Sprintf("%dh", int(d.Hours()))
 	}
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// sentence is a status for people: its message, or its reason when it has none.
+func sentence(message, reason string) string {
+	if message = strings.TrimSpace(message); message != "" {
+		return message
+	}
+	if reason != "" {
+		return reason
+	}
+	return "no reason given"
 }

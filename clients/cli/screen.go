@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/term"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -122,11 +123,11 @@ func (s *screen) draw() error {
 		}
 	}
 	var table bytes.Buffer
-	if err := writeTable(s.t, &table, usageView.columns, list, s.t.width()); err != nil {
+	if err := show.WriteTable(s.t.Printer, &table, usageView.Columns, list, s.t.width()); err != nil {
 		return err
 	}
 	rows := strings.SplitAfter(table.String(), "\n")
-	head := s.t.shorten(fmt.Sprintf("%d sandboxes, %s", len(list), time.Now().Format(time.TimeOnly)),
+	head := s.t.Shorten(fmt.Sprintf("%d sandboxes, %s", len(list), time.Now().Format(time.TimeOnly)),
 		s.t.width())
 	text := "\x1b[H\x1b[J" + head + "\n" + strings.Join(rows[:min(len(rows), max(1, lines-2))], "")
 	_, err := fmt.Fprint(s.t.Stdout, text)

@@ -158,7 +158,7 @@ func (t *tool) attach(ctx context.Context, box *sandbox.Sandbox, id string, star
 	select {
 	case <-detached:
 		_, _ = fmt.Fprintf(t.Stderr, "\ndetached; come back with: sandbox shell --attach=%s %s\n", id,
-			t.clean(label(box.Info())))
+			t.Clean(label(box.Info())))
 		return nil
 	default:
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -61,7 +62,7 @@ func snapshotCreateCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showOne(t, t.snapshotView(), snapshot)
+			return show.Item(t.Printer, t.snapshotView(), snapshot)
 		},
 	}
 	flags := command.Flags()
@@ -101,7 +102,7 @@ func snapshotListCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showAll(t, t.snapshotView(), list)
+			return show.All(t.Printer, t.snapshotView(), list)
 		},
 	}
 	command.Flags().StringVar(&options.Name, "name", "", "keep those with this `NAME`")
@@ -160,7 +161,7 @@ func rollbackCommand(t *tool) *cobra.Command {
 			if err := box.Rollback(c.Context(), id); err != nil {
 				return err
 			}
-			return t.refreshed(c.Context(), box, "has the files of "+t.clean(args[1]))
+			return t.refreshed(c.Context(), box, "has the files of "+t.Clean(args[1]))
 		},
 	}
 	t.registerOutput(command, "ids")
@@ -218,9 +219,9 @@ func (t *tool) fork(ctx context.Context, name string, options *sandbox.ForkOptio
 			made = append(made, fork.Sandbox.Info())
 		}
 	}
-	show := func() error { return showAll(t, t.sandboxView(), made) }
-	if t.output.format == formatTable {
-		show = func() error {
+	list := func() error { return show.All(t.Printer, t.sandboxView(), made) }
+	if t.Printer.Format == show.FormatTable {
+		list = func() error {
 			for _, info := range made {
 				if _, err := fmt.Fprintln(t.Stdout, info.ID); err != nil {
 					return err
@@ -229,7 +230,7 @@ func (t *tool) fork(ctx context.Context, name string, options *sandbox.ForkOptio
 			return nil
 		}
 	}
-	return errors.Join(append([]error{show()}, failed...)...)
+	return errors.Join(append([]error{list()}, failed...)...)
 }
 
 // renameFork gives a fork a name of its own: with that of the sandbox that it was made of, neither
@@ -327,42 +328,42 @@ func (t *tool) completeSnapshots(first, most int) cobra.CompletionFunc {
 		}
 		var names []string
 		for _, s := range list {
-			names = append(names, cobra.CompletionWithDesc(t.clean(cmp.Or(optional(s.Name), s.ID)), t.clean(s.Status.State)))
+			names = append(names, cobra.CompletionWithDesc(t.Clean(cmp.Or(optional(s.Name), s.ID)), t.Clean(s.Status.State)))
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-func (t *tool) snapshotView() view[sandbox.Snapshot] {
+func (t *tool) snapshotView() show.View[sandbox.Snapshot] {
 	now := time.Now()
 	short := func(id string) string {
-		if t.output.format == formatWide {
+		if t.Printer.Format == show.FormatWide {
 			return id
 		}
 		return shortID(id)
 	}
-	return view[sandbox.Snapshot]{
-		id: func(s sandbox.Snapshot) string { return s.ID },
+	return show.View[sandbox.Snapshot]{
+		ID: func(s sandbox.Snapshot) string { return s.ID },
 		// A name may be that of several.
-		columns: []column[sandbox.Snapshot]{
-			{title: "ID", value: func(s sandbox.Snapshot) string { return short(s.ID) }},
-			{title: "NAME", value: func(s sandbox.Snapshot) string { return optional(s.Name) }, least: 8},
-			{title: "SANDBOX", value: func(s sandbox.Snapshot) string { return short(s.SandboxID) }},
-			{title: "STATE", value: func(s sandbox.Snapshot) string { return s.Status.State }},
-			{title: "SIZE", value: func(s sandbox.Snapshot) string { return bytesOf(s.Size) }},
-			{title: "FROZEN", value: func(s sandbox.Snapshot) string { return fmt.Sprintf("%.1f ms", s.FreezeMs) }},
-			{title: "AGE", value: func(s sandbox.Snapshot) string { return roughly(now.Sub(s.CreatedAt)) }},
-			{title: "EXPIRES", value: func(s sandbox.Snapshot) string {
+		Columns: []show.Column[sandbox.Snapshot]{
+			{Title: "ID", Value: func(s sandbox.Snapshot) string { return short(s.ID) }},
+			{Title: "NAME", Value: func(s sandbox.Snapshot) string { return optional(s.Name) }, Least: 8},
+			{Title: "SANDBOX", Value: func(s sandbox.Snapshot) string { return short(s.SandboxID) }},
+			{Title: "STATE", Value: func(s sandbox.Snapshot) string { return s.Status.State }},
+			{Title: "SIZE", Value: func(s sandbox.Snapshot) string { return bytesOf(s.Size) }},
+			{Title: "FROZEN", Value: func(s sandbox.Snapshot) string { return fmt.Sprintf("%.1f ms", s.FreezeMs) }},
+			{Title: "AGE", Value: func(s sandbox.Snapshot) string { return roughly(now.Sub(s.CreatedAt)) }},
+			{Title: "EXPIRES", Value: func(s sandbox.Snapshot) string {
 				if s.ExpiresAt == nil {
 					return "-"
 				}
 				return "in " + roughly(s.ExpiresAt.Sub(now))
 			}},
-			{title: "PARENT", wide: true, value: func(s sandbox.Snapshot) string { return optional(s.ParentID) }},
-			{title: "IMAGE", wide: true, value: func(s sandbox.Snapshot) string { return s.Image.URI }},
-			{title: "DIGEST", wide: true, value: func(s sandbox.Snapshot) string { return optional(s.TreeDigest) }},
-			{title: "COMMENT", wide: true, value: func(s sandbox.Snapshot) string { return optional(s.Comment) }},
-			{title: "MESSAGE", wide: true, value: func(s sandbox.Snapshot) string { return optional(s.Status.Message) }},
+			{Title: "PARENT", Wide: true, Value: func(s sandbox.Snapshot) string { return optional(s.ParentID) }},
+			{Title: "IMAGE", Wide: true, Value: func(s sandbox.Snapshot) string { return s.Image.URI }},
+			{Title: "DIGEST", Wide: true, Value: func(s sandbox.Snapshot) string { return optional(s.TreeDigest) }},
+			{Title: "COMMENT", Wide: true, Value: func(s sandbox.Snapshot) string { return optional(s.Comment) }},
+			{Title: "MESSAGE", Wide: true, Value: func(s sandbox.Snapshot) string { return optional(s.Status.Message) }},
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -75,7 +76,7 @@ func snapshotExportCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return showOne(t, t.imageView(), image)
+			return show.Item(t.Printer, t.imageView(), image)
 		},
 	}
 	t.registerOutput(command, "ids")
@@ -91,10 +92,10 @@ func (t *tool) diffSnapshot(ctx context.Context, id string, options *sandbox.Sna
 	if err != nil {
 		return err
 	}
-	if t.output.structured() {
-		return t.showValue(diff)
+	if t.Printer.Structured() {
+		return t.ShowValue(diff)
 	}
-	if err := showAll(t, fileChangeView(), diff.Items); err != nil {
+	if err := show.All(t.Printer, fileChangeView(), diff.Items); err != nil {
 		return err
 	}
 	if diff.Truncated {
@@ -103,14 +104,14 @@ func (t *tool) diffSnapshot(ctx context.Context, id string, options *sandbox.Sna
 	return err
 }
 
-func fileChangeView() view[sandbox.FileChange] {
-	return view[sandbox.FileChange]{
-		id: func(f sandbox.FileChange) string { return f.Path },
-		columns: []column[sandbox.FileChange]{
-			{title: "CHANGE", value: func(f sandbox.FileChange) string { return f.Kind }},
-			{title: "TYPE", value: func(f sandbox.FileChange) string { return f.Type }},
-			{title: "SIZE", value: func(f sandbox.FileChange) string { return bytesOf(f.Size) }},
-			{title: "PATH", value: func(f sandbox.FileChange) string { return f.Path }, least: 20},
+func fileChangeView() show.View[sandbox.FileChange] {
+	return show.View[sandbox.FileChange]{
+		ID: func(f sandbox.FileChange) string { return f.Path },
+		Columns: []show.Column[sandbox.FileChange]{
+			{Title: "CHANGE", Value: func(f sandbox.FileChange) string { return f.Kind }},
+			{Title: "TYPE", Value: func(f sandbox.FileChange) string { return f.Type }},
+			{Title: "SIZE", Value: func(f sandbox.FileChange) string { return bytesOf(f.Size) }},
+			{Title: "PATH", Value: func(f sandbox.FileChange) string { return f.Path }, Least: 20},
 		},
 	}
 }

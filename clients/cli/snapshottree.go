@@ -27,8 +27,8 @@ func snapshotTreeCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if t.output.structured() {
-				return t.showValue(lineage)
+			if t.Printer.Structured() {
+				return t.ShowValue(lineage)
 			}
 			for _, line := range t.drawLineage(lineage, box.ID()) {
 				if _, err := fmt.Fprintln(t.Stdout, line); err != nil {
@@ -67,12 +67,12 @@ func (t *tool) drawLineage(lineage sandbox.Lineage, marked string) (lines []stri
 		if s.ID == marked {
 			mark = " *"
 		}
-		add(s.ID, fmt.Sprintf("sandbox %s %s%s", shortID(s.ID), t.clean(s.State), mark))
+		add(s.ID, fmt.Sprintf("sandbox %s %s%s", shortID(s.ID), t.Clean(s.State), mark))
 	}
 	for _, s := range lineage.Snapshots {
-		text := fmt.Sprintf("%s %s, %s", shortID(s.ID), t.clean(s.Status.State), bytesOf(s.Size))
+		text := fmt.Sprintf("%s %s, %s", shortID(s.ID), t.Clean(s.Status.State), bytesOf(s.Size))
 		if name := optional(s.Name); name != "" {
-			text += " " + t.clean(name)
+			text += " " + t.Clean(name)
 		}
 		add(s.ID, text)
 	}
@@ -117,7 +117,7 @@ func (t *tool) drawBelow(lines []string, all map[string]*relative, id, indent st
 		if i == len(below)-1 {
 			branch, next = "└─ ", "   "
 		}
-		if t.ascii {
+		if t.ASCII {
 			branch, next = strings.NewReplacer("├", "|", "└", "`", "─", "-").Replace(branch), strings.ReplaceAll(next, "│", "|")
 		}
 		lines = append(lines, cut(indent+branch+all[child].text))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -28,27 +29,27 @@ func (u usage) memoryPercent() float64 {
 	return 100 * u.Metrics.MemUsedMib / u.Metrics.MemTotalMib
 }
 
-var usageView = view[usage]{
-	id: func(u usage) string { return u.ID },
-	name: func(u usage) string {
+var usageView = show.View[usage]{
+	ID: func(u usage) string { return u.ID },
+	Name: func(u usage) string {
 		if u.Name != "" {
 			return u.Name
 		}
 		return u.ID
 	},
-	columns: []column[usage]{
-		{title: "ID", usual: 8, value: func(u usage) string { return shortID(u.ID) }},
-		{title: "NAME", usual: 16, value: func(u usage) string { return u.Name }, least: 8},
-		{title: "CPU", usual: 6, value: func(u usage) string {
+	Columns: []show.Column[usage]{
+		{Title: "ID", Usual: 8, Value: func(u usage) string { return shortID(u.ID) }},
+		{Title: "NAME", Usual: 16, Value: func(u usage) string { return u.Name }, Least: 8},
+		{Title: "CPU", Usual: 6, Value: func(u usage) string {
 			return fmt.Sprintf("%.1f%%", u.Metrics.CPUUsedPct)
 		}},
-		{title: "CORES", usual: 5, value: func(u usage) string {
+		{Title: "CORES", Usual: 5, Value: func(u usage) string {
 			return fmt.Sprintf("%.3g", u.Metrics.CPUCount)
 		}},
-		{title: "MEMORY", usual: 21, value: func(u usage) string {
+		{Title: "MEMORY", Usual: 21, Value: func(u usage) string {
 			return fmt.Sprintf("%s / %s", mebibytes(u.Metrics.MemUsedMib), mebibytes(u.Metrics.MemTotalMib))
 		}},
-		{title: "MEM", usual: 6, value: func(u usage) string {
+		{Title: "MEM", Usual: 6, Value: func(u usage) string {
 			return fmt.Sprintf("%.1f%%", u.memoryPercent())
 		}},
 	},
@@ -72,10 +73,10 @@ func statsCommand(t *tool) *cobra.Command {
 			}
 			if !watch {
 				list, err := snapshots(ctx, boxes)
-				return errors.Join(showAll(t, usageView, list), err)
+				return errors.Join(show.All(t.Printer, usageView, list), err)
 			}
-			printed := newRows(t, usageView)
-			return watchUsage(ctx, boxes, printed.print)
+			printed := show.NewRows(t.Printer, usageView)
+			return watchUsage(ctx, boxes, printed.Print)
 		},
 	}
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "go on every second, until an interrupt")
@@ -150,7 +151,7 @@ func topCommand(t *tool) *cobra.Command {
 }
 
 func (t *tool) top(ctx context.Context) error {
-	if isTerminal(t.Stdout) && t.output.format == formatTable && !t.output.quiet {
+	if isTerminal(t.Stdout) && t.Printer.Format == show.FormatTable && !t.Printer.Quiet {
 		return newScreen(t).run(ctx)
 	}
 	boxes, err := t.running(ctx)
@@ -159,7 +160,7 @@ func (t *tool) top(ctx context.Context) error {
 	}
 	list, err := snapshots(ctx, boxes)
 	sortUsage(list)
-	return errors.Join(showAll(t, usageView, list), err)
+	return errors.Join(show.All(t.Printer, usageView, list), err)
 }
 
 func (t *tool) running(ctx context.Context) ([]*sandbox.Sandbox, error) {

@@ -41,16 +41,16 @@ func (s *stepTable) line(text string) { _, _ = fmt.Fprintln(s.out, text) }
 // note prints something that happens within a step, before the step's own row.
 func (s *stepTable) note(text string) {
 	for line := range strings.Lines(text) {
-		s.line(s.paint(faint, "      "+s.t.clean(strings.TrimRight(line, "\n"))))
+		s.line(s.paint(faint, "      "+s.t.Clean(strings.TrimRight(line, "\n"))))
 	}
 }
 
 func (s *stepTable) passed(name string, took time.Duration, detail string) {
-	s.row(s.paint(green, s.t.symbol("✓", "ok")), name, took, detail)
+	s.row(s.paint(green, s.t.Symbol("✓", "ok")), name, took, detail)
 }
 
 func (s *stepTable) failed(name string, took time.Duration) {
-	s.row(s.paint(red, s.t.symbol("✗", "!!")), name, took, "")
+	s.row(s.paint(red, s.t.Symbol("✗", "!!")), name, took, "")
 }
 
 func (s *stepTable) row(mark, name string, took time.Duration, detail string) {

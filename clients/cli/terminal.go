@@ -47,11 +47,3 @@ func asciiLocale(env func(string) string) bool {
 	}
 	return false
 }
-
-// symbol returns the first text, or the second one where the locale only has ASCII.
-func (t *tool) symbol(text, ascii string) string {
-	if t.ascii {
-		return ascii
-	}
-	return text
-}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -36,11 +37,11 @@ func urlCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if t.output.format == formatTable || t.output.quiet {
-				_, err := fmt.Fprintln(t.Stdout, t.clean(endpoint.URL))
+			if t.Printer.Format == show.FormatTable || t.Printer.Quiet {
+				_, err := fmt.Fprintln(t.Stdout, t.Clean(endpoint.URL))
 				return err
 			}
-			return showOne(t, endpointView, endpoint)
+			return show.Item(t.Printer, endpointView, endpoint)
 		},
 	}
 	command.Flags().DurationVar(&expires, "expires", time.Hour,
@@ -49,11 +50,11 @@ func urlCommand(t *tool) *cobra.Command {
 	return command
 }
 
-var endpointView = view[sandbox.Endpoint]{
-	id: func(e sandbox.Endpoint) string { return e.URL },
-	columns: []column[sandbox.Endpoint]{
-		{title: "URL", value: func(e sandbox.Endpoint) string { return e.URL }},
-		{title: "EXPIRES", value: func(e sandbox.Endpoint) string {
+var endpointView = show.View[sandbox.Endpoint]{
+	ID: func(e sandbox.Endpoint) string { return e.URL },
+	Columns: []show.Column[sandbox.Endpoint]{
+		{Title: "URL", Value: func(e sandbox.Endpoint) string { return e.URL }},
+		{Title: "EXPIRES", Value: func(e sandbox.Endpoint) string {
 			if e.ExpiresAt == nil {
 				return ""
 			}

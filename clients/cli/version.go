@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 	"sandbox.internal/internal/build"
 )
@@ -58,8 +59,8 @@ func (t *tool) version(ctx context.Context) error {
 	} else {
 		result.Service = &service
 	}
-	if t.output.structured() {
-		return t.showValue(result)
+	if t.Printer.Structured() {
+		return t.ShowValue(result)
 	}
 	type part struct{ name, version string }
 	service := "no answer: " + result.Error
@@ -67,14 +68,14 @@ func (t *tool) version(ctx context.Context) error {
 		service = describeBuild(*result.Service) + " at " + c.url
 	}
 	parts := []part{{"sandbox", describeBuild(own)}, {"service", service}}
-	if t.output.quiet || t.output.format == formatName {
+	if t.Printer.Quiet || t.Printer.Format == show.FormatName {
 		parts = []part{{own.Version, ""}}
 	}
-	columns := []column[part]{{value: func(p part) string { return p.name }},
-		{value: func(p part) string { return p.version }, least: 1}}
+	columns := []show.Column[part]{{Value: func(p part) string { return p.name }},
+		{Value: func(p part) string { return p.version }, Least: 1}}
 	for _, p := range parts {
-		if err := writeRow(t, t.Stdout, cellsOf(t, columns, p), []int{len(p.name),
-			cells(p.version)}); err != nil {
+		if err := show.WriteRow(t.Printer, t.Stdout, show.CellsOf(t.Printer, columns, p), []int{len(p.name),
+			show.Cells(p.version)}); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"sandbox.internal/clients/cli/internal/show"
 	sandbox "sandbox.internal/clients/go"
 )
 
@@ -26,7 +27,7 @@ type watcher struct {
 	t       *tool
 	options sandbox.ListOptions
 	keep    func(sandbox.Info) bool
-	rows    *rows[sandbox.Info]
+	rows    *show.Rows[sandbox.Info]
 	shown   map[string]sandbox.Info
 }
 
@@ -36,7 +37,7 @@ func (t *tool) watchList(ctx context.Context, options sandbox.ListOptions,
 	if err != nil {
 		return err
 	}
-	w := &watcher{t: t, options: options, keep: keep, rows: newRows(t, t.sandboxView()),
+	w := &watcher{t: t, options: options, keep: keep, rows: show.NewRows(t.Printer, t.sandboxView()),
 		shown: map[string]sandbox.Info{}}
 	// The list is read when the stream is open, so that nothing is missed between the two.
 	var failed error
@@ -106,5 +107,5 @@ func (w *watcher) show(info sandbox.Info) error {
 		return nil
 	}
 	w.shown[info.ID] = info
-	return w.rows.print(info)
+	return w.rows.Print(info)
 }

@@ -91,6 +91,48 @@ func TestListIsBounded(t *testing.T) {
 	}
 }
 
+// TestDiffIsBounded: a program in the sandbox chooses how many files have changed, and their names.
+func TestDiffIsBounded(t *testing.T) {
+	for name, test := range map[string]struct {
+		count       int
+		path        string
+		least, most int // of the lines
+	}{
+		"few":        {3, "/w/a", 3, 3},
+		"many":       {1000, "/w/a", 201, 201},
+		"long names": {100, "/" + strings.Repeat("\n", 4000), 2, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mux := http.NewServeMux()
+			mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = fmt.Fprint(w, `{"id":"box","status":{"state":"Running"}}`)
+			})
+			mux.HandleFunc("GET /v1/snapshots/one/diff", func(w http.ResponseWriter, r *http.Request) {
+				limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
+				if err != nil || limit > 200 || r.URL.Query().Get("to") != "two" {
+					t.Errorf("the service is asked for %s", r.URL.RawQuery)
+				}
+				items := []map[string]any{}
+				for i := range min(limit, test.count) {
+					items = append(items, map[string]any{"kind": "added", "type": "file", "path": test.path + strconv.Itoa(i), "size": 7})
+				}
+				if err := json.NewEncoder(w).Encode(map[string]any{"items": items, "truncated": test.count > limit}); err != nil {
+					t.Error(err)
+				}
+			})
+			text, failed := callOf(t, mux, "checkpoint",
+				map[string]any{"sandbox": "box", "action": "diff", "checkpoint": "one", "to": "two"})
+			lines := strings.Count(text, "\n")
+			if failed || len(text) > server.MaxText+maxNote || lines < test.least || lines > test.most {
+				t.Errorf("%t, %d bytes, %d lines: %.300s", failed, len(text), lines, text)
+			}
+			if more := strings.Contains(text, "more"); more != (lines < test.count || test.count > 200) {
+				t.Errorf("says that there are more: %t", more)
+			}
+		})
+	}
+}
+
 // TestListOfLargeMetadata: pages that do not fit into an answer are asked for in parts.
 func TestListOfLargeMetadata(t *testing.T) {
 	mux, _ := listed(t, 20, func(i int) map[string]any {

@@ -16,6 +16,7 @@ import (
 const (
 	takeAction     = "take"
 	listAction     = "list"
+	diffAction     = "diff"
 	rollbackAction = "rollback"
 	forkAction     = "fork"
 	deleteAction   = "delete"
@@ -24,17 +25,22 @@ const (
 // maxForks bounds how many sandboxes one call makes. The contract has a higher bound.
 const maxForks = 10
 
+// maxChanged is how many files one comparison shows.
+const maxChanged = 200
+
 // addCheckpoint adds the tool for the files of sandboxes at other times.
 func (t *tools) addCheckpoint(server *mcp.Server) {
 	addStructured(server, &mcp.Tool{Name: "checkpoint", InputSchema: checkpointSchema(),
-		Description: "Keep a sandbox's files (take), go back to them (rollback ends its processes), or copy it (fork).",
+		Description: "Keep a sandbox's files (take), go back to them (rollback ends its processes), " +
+			"compare them (diff), or copy it (fork).",
 		Annotations: changes("Checkpoints of a sandbox", true, false, false)}, t.checkpoint)
 }
 
 type checkpointInput struct {
 	boxInput
 	Action     string `json:"action"`
-	Checkpoint string `json:"checkpoint,omitempty" jsonschema:"for rollback, delete"`
+	Checkpoint string `json:"checkpoint,omitempty" jsonschema:"for rollback, diff, delete"`
+	To         string `json:"to,omitempty" jsonschema:"diff: a later checkpoint; default: compares with the image"`
 	Name       string `json:"name,omitempty"`
 	Count      int    `json:"count,omitempty" jsonschema:"forks, up to 10"`
 }
@@ -45,13 +51,22 @@ func checkpointSchema() *jsonschema.Schema {
 	if err != nil {
 		panic(err) // the type is fixed
 	}
-	schema.Properties["action"].Enum = []any{takeAction, listAction, rollbackAction, forkAction, deleteAction}
+	schema.Properties["action"].Enum = []any{takeAction, listAction, diffAction, rollbackAction, forkAction, deleteAction}
 	return schema
 }
 
 type checkpointOutput struct {
 	Checkpoints []checkpoint `json:"checkpoints,omitempty"`
 	Sandboxes   []boxOutput  `json:"sandboxes,omitempty"`
+	Changed     []changed    `json:"changed,omitempty"`
+	Truncated   bool         `json:"truncated,omitempty"`
+}
+
+// changed is a file that a comparison found.
+type changed struct {
+	Kind string `json:"kind"`
+	Path string `json:"path"`
+	Size int64  `json:"size"`
 }
 
 type checkpoint struct {
@@ -74,7 +89,7 @@ func (t *tools) checkpoint(ctx context.Context, _ call, in checkpointInput) (con
 	if err != nil {
 		return nil, none, err
 	}
-	if in.Checkpoint == "" && (in.Action == rollbackAction || in.Action == deleteAction) {
+	if in.Checkpoint == "" && (in.Action == rollbackAction || in.Action == diffAction || in.Action == deleteAction) {
 		return nil, none, fmt.Errorf("checkpoint must be the id of one: action list shows them")
 	}
 	switch in.Action {
@@ -89,6 +104,8 @@ func (t *tools) checkpoint(ctx context.Context, _ call, in checkpointInput) (con
 		return text("The files are those of checkpoint %s; the processes of before have ended.", in.Checkpoint), none, nil
 	case forkAction:
 		return t.fork(ctx, box, max(in.Count, 1))
+	case diffAction:
+		return t.diff(ctx, in.Checkpoint, in.To)
 	}
 	client, err := t.client(ctx)
 	if err == nil {
@@ -127,6 +144,36 @@ func listCheckpoints(ctx context.Context, box *sandbox.Sandbox) (content, checkp
 	}
 	if len(out.Checkpoints) == 0 {
 		return text("There are no checkpoints of this sandbox."), out, nil
+	}
+	return text("%s", shown.String()), out, nil
+}
+
+// diff shows the files in which a checkpoint differs from its image, or another one from it. Paths
+// are quoted, since a program in the sandbox chooses them.
+func (t *tools) diff(ctx context.Context, id, to string) (content, checkpointOutput, error) {
+	var out checkpointOutput
+	client, err := t.client(ctx)
+	if err != nil {
+		return nil, out, err
+	}
+	diff, err := client.DiffSnapshot(ctx, id, &sandbox.SnapshotDiffOptions{To: to, Limit: maxChanged})
+	if err != nil {
+		return nil, out, err
+	}
+	if len(diff.Items) == 0 {
+		return text("Nothing has changed."), out, nil
+	}
+	var shown lines
+	out.Truncated = diff.Truncated
+	for _, file := range diff.Items {
+		if !shown.add("%s %q %d\n", file.Kind, file.Path, file.Size) {
+			out.Truncated = true
+			break
+		}
+		out.Changed = append(out.Changed, changed{file.Kind, file.Path, file.Size})
+	}
+	if out.Truncated {
+		fmt.Fprintf(&shown, "[There are more than %d; these are the first.]\n", len(out.Changed))
 	}
 	return text("%s", shown.String()), out, nil
 }

@@ -60,6 +60,7 @@ type createInput struct {
 	Memory     string            `json:"memory,omitempty" jsonschema:"e.g. 512Mi"`
 	AllowHosts []string          `json:"allow_hosts,omitempty" jsonschema:"all it may reach: domains, CIDRs"`
 	Class      string            `json:"runtime_class,omitempty" jsonschema:"what runs it, e.g. gvisor"`
+	sleepSettings
 }
 
 // createSchema is the schema of createInput, with the names of the service's runtime classes, and
@@ -69,6 +70,7 @@ func createSchema(classes []string) *jsonschema.Schema {
 	if err != nil {
 		panic(err) // the type is fixed
 	}
+	limitSleep(schema)
 	const field = "runtime_class"
 	if len(classes) == 0 {
 		delete(schema.Properties, field)
@@ -99,10 +101,14 @@ func (t *tools) create(ctx context.Context, request call,
 	if in.Life != 0 && in.Life < 60 || in.Life > maxLife {
 		return nil, none, fmt.Errorf("life_seconds must be 60 to %d, not %d", maxLife, in.Life)
 	}
+	if err := in.check(); err != nil {
+		return nil, none, err
+	}
 	options := &sandbox.CreateOptions{
 		Image: in.Image, Timeout: time.Duration(in.Life) * time.Second, Env: in.Env,
 		CPU: in.CPU, Memory: in.Memory,
 		Metadata: map[string]string{"created-by": "mcp"}, RuntimeClass: in.Class, Wait: -1,
+		Lifecycle: in.options(),
 	}
 	if in.Name != "" {
 		options.Metadata["name"] = in.Name
@@ -206,8 +212,10 @@ type listOutput struct {
 
 type listedBox struct {
 	boxOutput
-	Image string `json:"image"`
-	Name  string `json:"name,omitempty"`
+	Image  string `json:"image"`
+	Name   string `json:"name,omitempty"`
+	Reason string `json:"reason,omitempty"`
+	sleepSettings
 }
 
 func (t *tools) list(ctx context.Context, _ call,
@@ -227,9 +235,9 @@ func (t *tools) list(ctx context.Context, _ call,
 			return nil, out, err
 		}
 		box := listedBox{outputOf(info), short(info.Image.URI, maxImage),
-			short(info.Metadata["name"], maxName)}
-		if len(out.Sandboxes) == maxListed || !shown.add("%s %s image=%s name=%q expires=%s\n", box.ID,
-			box.State, box.Image, box.Name, box.Expires) {
+			short(info.Metadata["name"], maxName), reasonOf(info), sleepOf(info)}
+		if len(out.Sandboxes) == maxListed || !shown.add("%s %s%s image=%s name=%q expires=%s%s\n", box.ID,
+			box.State, field("reason", box.Reason), box.Image, box.Name, box.Expires, box.line()) {
 			out.More = true
 			fmt.Fprintf(&shown, "There are more than %d; choose a state.\n", len(out.Sandboxes))
 			break
@@ -289,7 +297,8 @@ func (t *tools) pause(ctx context.Context, _ call,
 	if in.Paused {
 		want, change = sandbox.Paused, box.Pause
 	}
-	if box.Info().Status.State != want {
+	// A pause of a sandbox that sleeps has requests wake it no more.
+	if info := box.Info(); info.Status.State != want || in.Paused && sleeps(info) {
 		if err := change(ctx); err != nil {
 			return nil, boxOutput{}, err
 		}

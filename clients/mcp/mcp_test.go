@@ -16,6 +16,7 @@ import (
 
 	sandbox "sandbox.internal/clients/go"
 	server "sandbox.internal/clients/mcp"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -81,7 +82,7 @@ func connect(t *testing.T, url string) *mcp.ClientSession {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(session.Close(), <-served); err != nil {
+		if err := errors.Join(session.Close(), wait.For(t, "the end of the session", served)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -198,10 +199,15 @@ func TestNullIsLeftOut(t *testing.T) {
 	for _, arguments := range []string{
 		`{"image":"a","life_seconds":null}`, `{"image":"a","name":null}`,
 		`{"image":"a","env":null,"allow_hosts":null,"cpu":null,"memory":null}`,
+		`{"image":"a","on_idle":null,"idle_seconds":null,"on_timeout":null,"auto_resume":null}`,
 	} {
 		if got, want := call(arguments), call(`{"image":"a"}`); got != want || !strings.Contains(got, "timeout") {
 			t.Errorf("%s: the service got %s, want %s", arguments, got, want)
 		}
+	}
+	if got := call(`{"image":"a","on_idle":"pause","auto_resume":false}`); !strings.Contains(got, `lifecycle`) ||
+		!strings.Contains(got, `false`) || !strings.Contains(got, `pause`) {
+		t.Errorf("the service got %s", got)
 	}
 	for arguments, want := range map[string]string{
 		`{"image":null}`:                       "no image is given",

@@ -9,6 +9,8 @@ import (
 	"sandbox.internal/egress/enforcer"
 	gen "sandbox.internal/gen/egress"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // gather is how long changes gather before they are sent: a decision that is made a thousand times
@@ -17,7 +19,7 @@ const gather = 100 * time.Millisecond
 
 func (h *handlers) ListDecisions(ctx context.Context, request gen.ListDecisionsRequestObject) (gen.ListDecisionsResponseObject, error) {
 	log := h.options.Enforcer.Decisions()
-	if !serve.Accepts(serve.Request(ctx), serve.MIMEEventStream) {
+	if !serve.Accepts(serve.Request(ctx), respond.MIMEEventStream) {
 		all, _ := log.After(0)
 		items := make([]gen.Decision, len(all))
 		for i, d := range all {
@@ -41,8 +43,8 @@ type decisionStream struct {
 
 // VisitListDecisionsResponse implements the generated interface.
 func (s decisionStream) VisitListDecisionsResponse(w http.ResponseWriter) error {
-	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
-	timer := time.NewTimer(serve.PingInterval)
+	out := respond.NewEventStream(s.ctx, w, respond.EventStreamOptions{})
+	timer := time.NewTimer(respond.PingInterval)
 	defer timer.Stop()
 	for {
 		changed, more := s.log.After(s.after)
@@ -57,7 +59,7 @@ func (s decisionStream) VisitListDecisionsResponse(w http.ResponseWriter) error 
 		if out.Flush() != nil {
 			return nil // the client has left
 		}
-		timer.Reset(serve.PingInterval)
+		timer.Reset(respond.PingInterval)
 		select {
 		case <-more:
 			if !s.pause() {
@@ -65,7 +67,7 @@ func (s decisionStream) VisitListDecisionsResponse(w http.ResponseWriter) error 
 			}
 		case <-timer.C:
 			out.Ping()
-		case <-serve.Draining(s.ctx):
+		case <-listen.Draining(s.ctx):
 			return nil
 		case <-s.ctx.Done():
 			return nil
@@ -80,7 +82,7 @@ func (s decisionStream) pause() bool {
 	select {
 	case <-timer.C:
 		return true
-	case <-serve.Draining(s.ctx):
+	case <-listen.Draining(s.ctx):
 	case <-s.ctx.Done():
 	}
 	return false

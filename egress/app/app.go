@@ -24,6 +24,7 @@ import (
 	"sandbox.internal/egress/policy"
 	"sandbox.internal/internal/supervisor"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 )
 
 const (
@@ -90,7 +91,7 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	listener, err := serve.Listener(inherited, "tcp4", settings.Addr())
+	listener, err := listen.Listener(inherited, "tcp4", settings.Addr())
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +202,7 @@ func (a *App) Run(ctx context.Context, ready func()) error {
 		ready()
 	}
 	part(func(ctx context.Context) error {
-		return serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{Logger: bounded(a.logger), Grace: stopGrace, MaxHeaderBytes: maxHeader})
+		return listen.Serve(ctx, a.listener, a.server, listen.Options{Logger: bounded(a.logger), Grace: stopGrace, MaxHeaderBytes: maxHeader})
 	})
 	parts.Wait()
 	err := errors.Join(a.firewall.Close(), a.packets.Close())

@@ -57,7 +57,7 @@ func (s *sandbox) converse(t *testing.T, host string) *conversation {
 		}
 		_ = cmd.Wait() // killed, or ended as it said
 	}()
-	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(func() { cancel(); wait.For(t, "the end of the program", done) })
 	return c
 }
 

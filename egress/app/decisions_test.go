@@ -186,7 +186,7 @@ func TestAThousandNamesASecondLoseNoAnswer(t *testing.T) {
 	}
 	var err error
 	for range workers {
-		err = errors.Join(err, <-results)
+		err = errors.Join(err, wait.For(t, "the end of a worker", results))
 	}
 	if err != nil {
 		t.Fatal(err)

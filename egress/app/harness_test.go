@@ -264,7 +264,7 @@ func (s *sandbox) inside(t *testing.T, f func() error) error {
 		}
 		done <- f()
 	}()
-	return <-done
+	return wait.For(t, "the end of the function", done)
 }
 
 // addrOf returns the address of a listener on an address of the outside.

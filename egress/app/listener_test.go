@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+
+	"sandbox.internal/test/wait"
 )
 
 // TestConnectionsToTheAPIAreBounded: those of the sandbox, of one other address and of all, each
@@ -61,7 +63,7 @@ func TestConnectionsToTheAPIAreBounded(t *testing.T) {
 				}
 			}
 			close(pipes.accepted)
-			<-done
+			wait.For(t, "the end of the listener", done)
 			for _, conn := range held {
 				conn.Close()
 			}

@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/miekg/dns"
+
+	"sandbox.internal/test/wait"
 )
 
 // outside is a Docker network with servers of the test's own on addresses of its bridge.
@@ -121,7 +123,7 @@ func (o *outside) serveWeb(t *testing.T, addr netip.Addr, text string) netip.Add
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {
-		if err := errors.Join(server.Close(), <-done); !errors.Is(err, http.ErrServerClosed) {
+		if err := errors.Join(server.Close(), wait.For(t, "the end of the server", done)); !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)
 		}
 	})
@@ -211,7 +213,7 @@ func (o *outside) serveDNS(t *testing.T, addr netip.Addr, zone func(string) []st
 				t.Error(err)
 			}
 		})
-		<-started
+		wait.For(t, "the start of the server", started)
 		t.Cleanup(func() {
 			if err := server.Shutdown(); err != nil {
 				t.Error(err)

@@ -91,7 +91,7 @@ func serve(t *testing.T, handler dns.HandlerFunc) netip.AddrPort {
 		started := make(chan struct{})
 		server.NotifyStartedFunc = func() { close(started) }
 		serving.Go(func() { _ = server.ActivateAndServe() })
-		<-started
+		wait.For(t, "the start of the server", started)
 		t.Cleanup(func() { _ = server.Shutdown() })
 	}
 	return netip.MustParseAddrPort(udp.LocalAddr().String())
@@ -121,7 +121,7 @@ func start(t *testing.T, text string, upstream ...netip.AddrPort) (*decider, str
 	go func() { done <- proxy.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-done; err != nil {
+		if err := wait.For(t, "the end of the proxy", done); err != nil {
 			t.Error(err)
 		}
 	})

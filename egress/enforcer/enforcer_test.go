@@ -19,6 +19,7 @@ import (
 	"sandbox.internal/egress/enforcer"
 	"sandbox.internal/egress/firewall"
 	"sandbox.internal/egress/policy"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -127,7 +128,7 @@ func start(t *testing.T, text string) (*enforcer.Enforcer, *kernel, *clock, stri
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); e.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(func() { cancel(); wait.For(t, "the end of the enforcer", done) })
 	return e, k, c, directory
 }
 

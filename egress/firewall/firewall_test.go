@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/egress/policy"
+	"sandbox.internal/test/wait"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -50,7 +51,7 @@ func inNamespace(t *testing.T, run func() error) {
 			return run()
 		}()
 	}()
-	if err := <-done; err != nil {
+	if err := wait.For(t, "the end of the function", done); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"sandbox.internal/execd/activity"
+	"sandbox.internal/test/wait"
 )
 
 func began(log *activity.Log, text string) *activity.Operation {
@@ -40,7 +41,7 @@ func TestEntriesComeInTheOrderOfTheirChanges(t *testing.T) {
 	second.End(activity.Result{})
 	first.End(activity.Result{Failed: true, Exit: new(2), Error: "exit status 2"})
 	first.End(activity.Result{}) // does not count
-	<-changed
+	wait.For(t, "a change", changed)
 	later, last, _ := log.After(cursor)
 	if got := texts(later); got != "two succeeded, one failed" {
 		t.Errorf("after the cursor: %s", got)

@@ -15,6 +15,8 @@ import (
 	"sandbox.internal/execd/terminal"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // keyHeader carries the name of the API key that a request came with, escaped as a part of a path.
@@ -127,8 +129,8 @@ func (s activityStream) VisitWatchActivityResponse(w http.ResponseWriter) error 
 	return serve.StreamEvents(s.ctx, w, s.write)
 }
 
-func (s activityStream) write(ctx context.Context, out *serve.EventStream) error {
-	ping := time.NewTimer(serve.PingInterval)
+func (s activityStream) write(ctx context.Context, out *respond.EventStream) error {
+	ping := time.NewTimer(respond.PingInterval)
 	defer ping.Stop()
 	for {
 		entries, next, changed := s.log.After(s.after)
@@ -146,12 +148,12 @@ func (s activityStream) write(ctx context.Context, out *serve.EventStream) error
 		if out.Flush() != nil {
 			return nil
 		}
-		ping.Reset(serve.PingInterval)
+		ping.Reset(respond.PingInterval)
 		select {
 		case <-changed:
 		case <-ping.C:
 			out.Ping()
-		case <-serve.Draining(ctx):
+		case <-listen.Draining(ctx):
 			keepOpen(ctx, s.linger)
 			return nil
 		case <-ctx.Done():

@@ -173,7 +173,7 @@ func TestKeyNameStaysOutOfPorts(t *testing.T) {
 	response, err := client.Do(request)
 	must(t, err)
 	response.Body.Close()
-	if header := <-seen; header.Get("X-EXECD-KEY-NAME") != "" || header.Get("User-Agent") != "test" {
+	if header := wait.For(t, "the request", seen); header.Get("X-EXECD-KEY-NAME") != "" || header.Get("User-Agent") != "test" {
 		t.Errorf("the server got %v", header)
 	}
 }

@@ -29,6 +29,7 @@ import (
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 )
 
 // tokenHeader is the header that carries the access token (execd document, "Authentication").
@@ -105,13 +106,13 @@ func New(options Options) (*serve.Server, error) {
 	})
 	forward := echo.WrapHandler(forwarder)
 	onward := func(c echo.Context) error {
-		serve.ForwardBody(c.Request())
+		listen.ForwardBody(c.Request())
 		return forward(c)
 	}
 	server.Echo().Any("/proxy/:port", onward, server.Authenticated)
 	server.Echo().Any("/proxy/:port/*", onward, server.Authenticated)
 	server.Echo().GET("/tunnel/:port", func(c echo.Context) error {
-		serve.ForwardBody(c.Request())
+		listen.ForwardBody(c.Request())
 		forwarder.Tunnel(c.Response(), c.Request(), c.Param("port"))
 		return nil
 	}, server.Authenticated)

@@ -17,6 +17,7 @@ import (
 	"sandbox.internal/execd/terminal"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 const (
@@ -147,7 +148,7 @@ func sendNews(ctx context.Context, connection *websocket.Conn, news any) error {
 // write gives up on a viewer that takes nothing for a while: nothing else would ever end its
 // connection.
 func write(ctx context.Context, connection *websocket.Conn, kind websocket.MessageType, data []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, serve.DefaultWriteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, respond.DefaultWriteTimeout)
 	defer cancel()
 	return connection.Write(ctx, kind, data)
 }

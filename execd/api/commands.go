@@ -15,6 +15,7 @@ import (
 	"sandbox.internal/execd/internal/eventlog"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequestObject) (gen.RunCommandResponseObject, error) {
@@ -35,7 +36,7 @@ func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequest
 	}
 	serve.LogField(ctx, "command_id", c.ID())
 	background := value(request.Body.Background)
-	if background && !serve.Accepts(serve.Request(ctx), serve.MIMEEventStream) {
+	if background && !serve.Accepts(serve.Request(ctx), respond.MIMEEventStream) {
 		return gen.RunCommand200JSONResponse{
 			Body:    gen.CommandAccepted{ID: c.ID()},
 			Headers: gen.RunCommand200ResponseHeaders{XCommandID: c.ID()},
@@ -222,7 +223,7 @@ func (l commandLogs) VisitGetCommandLogsResponse(w http.ResponseWriter) error {
 		w.Header().Set("EXECD-COMMANDS-DROPPED-BYTES", strconv.FormatInt(l.lines.Dropped, 10))
 	}
 	w.WriteHeader(http.StatusOK)
-	_, err := l.lines.WriteTo(serve.BoundedWriter(w, 0))
+	_, err := l.lines.WriteTo(respond.BoundedWriter(w, 0))
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"sandbox.internal/execd/files"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 func (h *handlers) GetFilesInfo(_ context.Context, request gen.GetFilesInfoRequestObject) (gen.GetFilesInfoResponseObject, error) {
@@ -123,7 +124,7 @@ func (walk fileInfos) VisitListDirectoryResponse(w http.ResponseWriter) error { 
 // its own; after that the connection is cut, so that the client does not take a part for the whole.
 func (walk fileInfos) serve(w http.ResponseWriter) error {
 	w.Header().Set("Content-Type", "application/json")
-	out := bufio.NewWriterSize(serve.BoundedWriter(w, 0), 32<<10)
+	out := bufio.NewWriterSize(respond.BoundedWriter(w, 0), 32<<10)
 	separator := byte('[')
 	err := walk(func(info files.Info) error {
 		encoded, err := json.Marshal(toFileInfo(info))
@@ -164,7 +165,7 @@ type download struct {
 func (d download) VisitDownloadFileResponse(w http.ResponseWriter) (err error) {
 	defer func() { finish(d.record, err) }()
 	defer d.file.Close() // only read from
-	return serve.Download{
+	return respond.Download{
 		Request: d.request,
 		Name:    filepath.Base(d.file.Info.Path),
 		Tag:     d.file.Tag,

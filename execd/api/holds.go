@@ -10,6 +10,8 @@ import (
 	"sandbox.internal/execd/internal/holds"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // busyTime is how long the connection of a stream may take an event of whether the sandbox is idle:
@@ -40,7 +42,7 @@ func holding(registry *holds.Registry, authenticate func(*http.Request) (any, er
 		if hold := begin(registry, r); hold != nil {
 			serve.After(r.Context(), hold.End)
 		} else {
-			serve.Disregard(r.Context())
+			listen.Disregard(r.Context())
 		}
 		return principal, nil
 	}
@@ -112,14 +114,14 @@ type idleStream struct {
 
 // VisitWatchIdleResponse implements the generated interface.
 func (s idleStream) VisitWatchIdleResponse(w http.ResponseWriter) error {
-	ctx, cancel := serve.UntilDraining(s.ctx)
+	ctx, cancel := listen.UntilDraining(s.ctx)
 	defer cancel()
-	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{WriteTimeout: busyTime})
+	out := respond.NewEventStream(s.ctx, w, respond.EventStreamOptions{WriteTimeout: busyTime})
 	if err := out.Flush(); err != nil {
 		s.watch.Close()
 		return nil // the client has left
 	}
-	err := s.watch.Follow(ctx, serve.PingInterval, func(e holds.Event) error {
+	err := s.watch.Follow(ctx, respond.PingInterval, func(e holds.Event) error {
 		data, err := json.Marshal(toIdleEvent(e))
 		if err != nil {
 			return err

@@ -168,7 +168,7 @@ var errCut = errors.New("cut")
 // TestManyCommandsLeaveNothing: not a goroutine, not a descriptor, not a process.
 func TestManyCommandsLeaveNothing(t *testing.T) {
 	t.Parallel()
-	const commands = 2000
+	commands := random.Long(500, 2000)
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
 	client := &http.Client{Transport: crowd(t), Timeout: wait.Patience()}

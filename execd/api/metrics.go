@@ -10,6 +10,8 @@ import (
 	"sandbox.internal/execd/internal/metrics"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/wire/sandboxhttp"
 )
 
@@ -75,7 +77,7 @@ type metricsStream struct {
 
 // VisitWatchMetricsResponse implements the generated interface.
 func (s metricsStream) VisitWatchMetricsResponse(w http.ResponseWriter) error {
-	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
+	out := respond.NewEventStream(s.ctx, w, respond.EventStreamOptions{})
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
 	for snapshot := s.first; ; {
@@ -89,7 +91,7 @@ func (s metricsStream) VisitWatchMetricsResponse(w http.ResponseWriter) error {
 		}
 		select {
 		case <-ticker.C:
-		case <-serve.Draining(s.ctx):
+		case <-listen.Draining(s.ctx):
 			keepOpen(s.ctx, s.linger)
 			return nil
 		case <-s.ctx.Done():

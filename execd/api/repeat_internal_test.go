@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 // TestARepetitionTakesOver: the client of the first request has left while it was made.
@@ -24,7 +25,7 @@ func TestARepetitionTakesOver(t *testing.T) {
 		})
 		first <- err
 	}()
-	<-begun
+	wait.For(t, "the begin of the first request", begun)
 	second := make(chan string, 1)
 	go func() {
 		id, err := r.once(t.Context(), "op", repeat{key: &key}, func() (string, error) { return "second", nil })
@@ -34,10 +35,10 @@ func TestARepetitionTakesOver(t *testing.T) {
 		second <- id
 	}()
 	leave()
-	if err := <-first; !errors.Is(err, context.Canceled) {
+	if err := wait.For(t, "the end of the first request", first); !errors.Is(err, context.Canceled) {
 		t.Errorf("the first request: %v", err)
 	}
-	if id := <-second; id != "second" {
+	if id := wait.For(t, "the end of the second request", second); id != "second" {
 		t.Errorf("the repetition got %q", id)
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"sandbox.internal/execd/internal/eventlog"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // flushSize is how many bytes of events gather before they are sent although more are at hand.
@@ -53,9 +55,9 @@ type follower struct {
 	initOnly bool
 }
 
-func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
+func (s *follower) write(ctx context.Context, out *respond.EventStream) error {
 	defer s.reader.Close()
-	ping := time.NewTimer(serve.PingInterval)
+	ping := time.NewTimer(respond.PingInterval)
 	defer ping.Stop()
 	for {
 		ended, err := s.catchUp(out)
@@ -69,7 +71,7 @@ func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 			keepOpen(ctx, s.linger)
 			return nil
 		}
-		ping.Reset(serve.PingInterval)
+		ping.Reset(respond.PingInterval)
 		select {
 		case <-s.reader.Wait():
 		case now := <-ping.C:
@@ -82,7 +84,7 @@ func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 
 // catchUp adds the events that are at hand, or as many as are worth a flush, and reports whether
 // the last one of the stream is among them.
-func (s *follower) catchUp(out *serve.EventStream) (ended bool, err error) {
+func (s *follower) catchUp(out *respond.EventStream) (ended bool, err error) {
 	for out.Buffered() < flushSize {
 		event, ok, err := s.reader.Next()
 		if errors.Is(err, io.EOF) {
@@ -106,7 +108,7 @@ func (s *follower) catchUp(out *serve.EventStream) (ended bool, err error) {
 // has to arrive before the sandbox goes.
 func keepOpen(ctx context.Context, linger time.Duration) {
 	select {
-	case <-serve.Draining(ctx):
+	case <-listen.Draining(ctx):
 	default:
 		return
 	}

@@ -10,7 +10,8 @@ import (
 
 	"sandbox.internal/execd/internal/watch"
 	gen "sandbox.internal/gen/execd"
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 func (h *handlers) WatchFiles(ctx context.Context, request gen.WatchFilesRequestObject) (gen.WatchFilesResponseObject, error) {
@@ -37,9 +38,9 @@ type fileStream struct {
 // VisitWatchFilesResponse implements the generated interface.
 func (s fileStream) VisitWatchFilesResponse(w http.ResponseWriter) error {
 	defer s.watch.Close()
-	ctx, cancel := serve.UntilDraining(s.ctx)
+	ctx, cancel := listen.UntilDraining(s.ctx)
 	defer cancel()
-	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
+	out := respond.NewEventStream(s.ctx, w, respond.EventStreamOptions{})
 	events := []gen.FileEvent{{Type: gen.FileEventTypeReady, Path: &s.path, RawPath: rawPath(s.path), Timestamp: time.Now().UnixMilli()}}
 	for {
 		for _, event := range events {
@@ -67,7 +68,7 @@ func (s fileStream) VisitWatchFilesResponse(w http.ResponseWriter) error {
 
 // next returns what comes within the time that a stream may be silent.
 func (s fileStream) next(ctx context.Context) ([]gen.FileEvent, error) {
-	ctx, cancel := context.WithTimeout(ctx, serve.PingInterval)
+	ctx, cancel := context.WithTimeout(ctx, respond.PingInterval)
 	defer cancel()
 	events, err := s.watch.Next(ctx)
 	if err != nil {

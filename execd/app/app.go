@@ -32,7 +32,7 @@ import (
 	"sandbox.internal/execd/terminal"
 	"sandbox.internal/internal/process"
 	"sandbox.internal/internal/supervisor"
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/runtime/jupyter"
 	"sandbox.internal/runtime/kernel"
 )
@@ -58,7 +58,7 @@ type App struct {
 	terminals *terminal.Manager
 	freezer   *freeze.Freezer
 	handler   http.Handler
-	arrivals  *serve.Arrivals
+	arrivals  *listen.Arrivals
 	stopping  *atomic.Bool // Run is ending what runs
 }
 
@@ -93,7 +93,7 @@ func NewOn(machine Machine, settings config.Settings, logger zerolog.Logger) (*A
 	if err != nil {
 		return nil, err
 	}
-	listener, err := serve.Listener(inherited, "tcp", settings.Addr())
+	listener, err := listen.Listener(inherited, "tcp", settings.Addr())
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func NewOn(machine Machine, settings config.Settings, logger zerolog.Logger) (*A
 	if machine.Used == nil {
 		machine.Used = sampler.OpenProcessorTime().Used
 	}
-	arrivals := serve.NewArrivals()
+	arrivals := listen.NewArrivals()
 	awake := holds.New(holds.Options{Used: machine.Used, Arriving: arrivals.Pending})
 	kills := oomkill.New(metrics.OpenOOMKills(metrics.Options{}).Count)
 	commands := command.New(command.Options{
@@ -189,10 +189,10 @@ func (a *App) Run(ctx context.Context) error {
 		<-cells
 		<-hungUp
 	}()
-	err := serve.Serve(ctx, a.listener, newTrimmer(a.handler, giveBack, held), serve.ServeOptions{
+	err := listen.Serve(ctx, a.listener, newTrimmer(a.handler, giveBack, held), listen.Options{
 		Logger:             a.logger,
 		Grace:              closeGrace + endGrace + a.settings.GracefulShutdownTimeout,
-		MaxUnauthenticated: serve.MaxUnauthenticated(), // every process in the sandbox can open some
+		MaxUnauthenticated: listen.MaxUnauthenticated(), // every process in the sandbox can open some
 		Arrivals:           a.arrivals,
 	})
 	stop()

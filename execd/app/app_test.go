@@ -277,7 +277,7 @@ func TestGracefulShutdown(t *testing.T) {
 			if stayed < linger {
 				t.Errorf("the stream stayed open for %v after its last event, want %v", stayed, linger)
 			}
-			if err := <-d.stopped; err != nil {
+			if err := wait.For(t, "the end of the daemon", d.stopped); err != nil {
 				t.Errorf("Run returned %v", err)
 			}
 			if log := d.log.String(); strings.Contains(log, "cut off") || strings.Contains(log, "cut short") {
@@ -320,7 +320,7 @@ func TestWatchesStayOpenAtShutdown(t *testing.T) {
 			if stayed := time.Since(began); stayed < linger {
 				t.Errorf("the stream stayed open for %v, want %v", stayed, linger)
 			}
-			if err := <-d.stopped; err != nil {
+			if err := wait.For(t, "the end of the daemon", d.stopped); err != nil {
 				t.Errorf("Run returned %v", err)
 			}
 		})
@@ -341,7 +341,7 @@ func TestShutdownWithoutLingering(t *testing.T) {
 	if _, err := io.ReadAll(watch.Body); err != nil {
 		t.Errorf("the metrics were cut: %v", err)
 	}
-	if err := <-d.stopped; err != nil {
+	if err := wait.For(t, "the end of the daemon", d.stopped); err != nil {
 		t.Errorf("Run returned %v", err)
 	}
 }
@@ -374,7 +374,7 @@ func TestNewConnectionsAreRefusedWhileStreamsEnd(t *testing.T) {
 	if event, _ := last(t, events); event.Type != "execution_complete" {
 		t.Errorf("the stream ended with %+v", event)
 	}
-	if err := <-d.stopped; err != nil {
+	if err := wait.For(t, "the end of the daemon", d.stopped); err != nil {
 		t.Errorf("Run returned %v", err)
 	}
 }

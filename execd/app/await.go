@@ -15,7 +15,7 @@ import (
 	"sandbox.internal/internal/claims"
 	"sandbox.internal/internal/supervisor"
 	"sandbox.internal/internal/tasks"
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 )
 
 // answerGrace is how long the answer to a claim may take to be sent; who has made the claim learns
@@ -45,7 +45,7 @@ func Await(ctx context.Context, settings config.Settings, by Claimable, logger z
 	if err != nil {
 		return nil, err
 	}
-	listener, err := serve.Listener(inherited, "tcp", settings.Addr())
+	listener, err := listen.Listener(inherited, "tcp", settings.Addr())
 	if err != nil {
 		return nil, err
 	}
@@ -70,8 +70,8 @@ func Await(ctx context.Context, settings config.Settings, by Claimable, logger z
 		listener.Close()
 		return nil, err
 	}
-	err = serve.Serve(ctx, listener, http.Handler(server), serve.ServeOptions{
-		Logger: logger, Grace: answerGrace, MaxUnauthenticated: serve.MaxUnauthenticated(),
+	err = listen.Serve(ctx, listener, http.Handler(server), listen.Options{
+		Logger: logger, Grace: answerGrace, MaxUnauthenticated: listen.MaxUnauthenticated(),
 	})
 	select {
 	case claim := <-taken:

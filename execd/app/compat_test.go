@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/config"
+	"sandbox.internal/test/wait"
 )
 
 // opensandbox asks as a client of OpenSandbox does, and returns the status and the body.
@@ -241,8 +242,8 @@ func TestDeletedSessionEndsItsCommand(t *testing.T) {
 		d.want(t, "POST "+s+"/run", `{"command":"sleep 1000"}`, 404, "NOT_FOUND") // whether it waits for its turn or comes too late
 	}()
 	d.want(t, "DELETE "+s, "", 200, "{}")
-	if end := <-ended; !strings.HasPrefix(end, "error") {
+	if end := wait.For(t, "the end of the command", ended); !strings.HasPrefix(end, "error") {
 		t.Errorf("the command ended with %q", end)
 	}
-	<-waited
+	wait.For(t, "the end of the request", waited)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/test/wait"
 )
 
 // TestAnInterruptedThrowawayCellEndsItsSession: without its cell nothing else would, as the session
@@ -20,7 +21,7 @@ func TestAnInterruptedThrowawayCellEndsItsSession(t *testing.T) {
 	if err := s.interrupt(t.Context(), e); err != nil {
 		t.Fatal(err)
 	}
-	<-e.done
+	wait.For(t, "the end of the execution", e.done)
 	select {
 	case <-s.ending:
 	default:

@@ -23,6 +23,7 @@ import (
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/terminal"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 const (
@@ -128,7 +129,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch target := r.Method + " " + path; {
 	case target == "POST /command": // the answer is a stream in the background, too
-		r.Header.Set("Accept", serve.MIMEEventStream)
+		r.Header.Set("Accept", respond.MIMEEventStream)
 	case r.Method == http.MethodGet && strings.HasPrefix(path, "/command/") && strings.HasSuffix(path, "/logs"):
 		if cursor, ok := ourCursor(query); ok {
 			r, w = moved(r, path, cursor), &cursorWriter{ResponseWriter: w}

@@ -13,6 +13,7 @@ import (
 
 	"sandbox.internal/execd/files"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // maxBody is how many bytes of JSON a request may have, as for the operations of the contract.
@@ -85,7 +86,7 @@ func (h *handler) lines(c echo.Context) error {
 	header.Set("Content-Type", "text/plain; charset=utf-8")
 	header.Set("X-Content-Type-Options", "nosniff")
 	c.Response().WriteHeader(http.StatusOK)
-	out := bufio.NewWriterSize(serve.BoundedWriter(c.Response(), 0), 64<<10)
+	out := bufio.NewWriterSize(respond.BoundedWriter(c.Response(), 0), 64<<10)
 	if err := copyLines(out, bufio.NewReaderSize(file.Content, 64<<10), offset, limit); err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/terminal"
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // The first byte of a binary message says what it is.
@@ -128,7 +128,7 @@ func (to *ptyConnection) write(ctx context.Context, frame ptyFrame) error {
 }
 
 func (to *ptyConnection) writeBytes(ctx context.Context, kind websocket.MessageType, data []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, serve.DefaultWriteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, respond.DefaultWriteTimeout)
 	defer cancel()
 	return to.Write(ctx, kind, data)
 }

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // The keys of a result whose value is plain text: the contract's, which is a MIME type, and that of
@@ -27,7 +27,7 @@ func (w *resultWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Write implements http.ResponseWriter.
 func (w *resultWriter) Write(p []byte) (int, error) {
-	if w.Header().Get("Content-Type") != serve.MIMEEventStream {
+	if w.Header().Get("Content-Type") != respond.MIMEEventStream {
 		return w.ResponseWriter.Write(p)
 	}
 	var out []byte

@@ -22,6 +22,7 @@ import (
 	"sandbox.internal/execd/command"
 	"sandbox.internal/internal/remove"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 )
 
 // maxSessions is how many sessions there may be at a time.
@@ -146,7 +147,7 @@ func noSession(id string) error {
 
 // runInSession runs a command as POST /command does, after the one before has ended.
 func (h *handler) runInSession(c echo.Context) error {
-	serve.WithoutDeadline(c.Request()) // the body is read twice, and the answer is a stream
+	listen.WithoutDeadline(c.Request()) // the body is read twice, and the answer is a stream
 	var body struct {
 		Command string `json:"command"`
 		Cwd     string `json:"cwd"`

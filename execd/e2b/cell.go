@@ -17,7 +17,7 @@ import (
 
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/internal/eventlog"
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 const (
@@ -53,7 +53,7 @@ func (l *cell) answer() error {
 	header.Set("Content-Type", mediaLines)
 	header.Set("Cache-Control", "no-store")
 	l.response.WriteHeader(http.StatusOK)
-	l.out = serve.BoundedWriter(l.response, writeTime)
+	l.out = respond.BoundedWriter(l.response, writeTime)
 	if err := l.flush(); err != nil {
 		return err
 	}

@@ -21,7 +21,8 @@ import (
 	"sandbox.internal/execd/internal/freeze"
 	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/execd/terminal"
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // The Connect protocol with JSON, as E2B's clients for JavaScript and Python speak it
@@ -205,7 +206,7 @@ func streaming[In any](h *handler, call func(ctx context.Context, c echo.Context
 		if failed != nil {
 			return out.end(failed)
 		}
-		ctx, cancel := serve.UntilDraining(r.Context())
+		ctx, cancel := listen.UntilDraining(r.Context())
 		defer cancel()
 		err := call(ctx, c, in, out)
 		if r.Context().Err() != nil || out.failed {
@@ -228,7 +229,7 @@ func newStream(c echo.Context) *stream {
 	header.Set("Cache-Control", "no-cache")
 	header.Set("X-Accel-Buffering", "no")
 	return &stream{
-		writer: serve.BoundedWriter(c.Response(), writeTime),
+		writer: respond.BoundedWriter(c.Response(), writeTime),
 		flush:  http.NewResponseController(c.Response()).Flush,
 	}
 }

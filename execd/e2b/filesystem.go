@@ -18,7 +18,7 @@ import (
 	"sandbox.internal/execd/activity"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/watch"
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // filesystem answers filesystem.Filesystem. It runs with the rights of execd; what it makes belongs
@@ -175,7 +175,7 @@ func (f *filesystem) listDir(c echo.Context) error {
 	}
 	header := c.Response().Header()
 	header.Set("Content-Type", mediaUnary)
-	out := bufio.NewWriterSize(serve.BoundedWriter(c.Response(), 0), 32<<10)
+	out := bufio.NewWriterSize(respond.BoundedWriter(c.Response(), 0), 32<<10)
 	before := `{"entries":[`
 	err := f.Files.List(c.Request().Context(), user.path(in.Path), int(in.Depth), func(info files.Info) error {
 		encoded, err := json.Marshal(toEntry(info))

@@ -18,6 +18,8 @@ import (
 	"sandbox.internal/execd/activity"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // maxUploadNames bounds the paths of one request's files, in bytes: its answer lists them.
@@ -86,7 +88,7 @@ func (h *handler) download(c echo.Context) error {
 	}
 	defer file.Close() // only read from
 	record := h.beginFiles(r, activity.Download, file.Info.Path)
-	err = serve.Download{
+	err = respond.Download{
 		Request: r, Name: filepath.Base(file.Info.Path), Tag: file.Tag, ModTime: file.Info.Modified, Content: file.Content,
 	}.Serve(c.Response())
 	endFiles(record, err)
@@ -105,7 +107,7 @@ type uploadedFile struct {
 
 // upload puts the files of a request in place, each when it has arrived completely.
 func (h *handler) upload(c echo.Context) error {
-	serve.DeadlinePerPart(c.Request())
+	listen.DeadlinePerPart(c.Request())
 	u := &upload{handler: h, r: c.Request(), done: []uploadedFile{}}
 	if err := u.run(c.QueryParam("username"), c.QueryParam("path")); err != nil {
 		return h.answerFailure(c, err)

@@ -14,7 +14,7 @@ import (
 
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/internal/watch"
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 )
 
 // Bounds of the watchers that clients ask for their events, which they may forget to remove.
@@ -191,7 +191,7 @@ func (w *watchers) add(ctx context.Context, id string, added *watcher) bool {
 	}
 	w.known[id] = added
 	remove := func() { w.remove(id) }
-	life, cancel := serve.UntilDraining(context.WithoutCancel(ctx))
+	life, cancel := listen.UntilDraining(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(life, remove)
 	added.release = func() { stop(); cancel() }
 	added.expire = time.AfterFunc(watcherTime, remove)

@@ -116,7 +116,7 @@ func TestUploadKeepsWhatTheTargetHasAtTheEnd(t *testing.T) {
 	wait.Until(t, "the upload waits for its turn", func() bool { return waiting() > 0 })
 	give(files.Permission{Owner: "4244", Mode: new(600)})
 	unlock()
-	must(t, <-ended)
+	must(t, wait.For(t, "the end of the upload", ended))
 	wantEqual(t, "changed while it waited", describe(t, f, "file"), facts{"4244", "77", 600})
 	wantNoTemporary(t, root)
 }

@@ -15,6 +15,7 @@ import (
 
 	"sandbox.internal/execd/internal/invalid"
 	"sandbox.internal/execd/terminal"
+	"sandbox.internal/test/wait"
 )
 
 func TestShellTalks(t *testing.T) {
@@ -229,7 +230,7 @@ func TestTypingIsCalledOff(t *testing.T) {
 	}
 	cancel()
 	for range 2 {
-		if err := <-typed; !errors.Is(err, context.Canceled) {
+		if err := wait.For(t, "the end of a write", typed); !errors.Is(err, context.Canceled) {
 			t.Errorf("typing ended with %v", err)
 		}
 	}

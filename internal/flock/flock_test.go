@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/internal/flock"
+	"sandbox.internal/test/wait"
 )
 
 // open opens the same file each time.
@@ -62,5 +63,5 @@ func TestSharedUntilExec(t *testing.T) {
 	if err := flock.Exclusive(open(t, path)); err != nil {
 		t.Error(err)
 	}
-	<-released
+	wait.For(t, "the release of the lock", released)
 }

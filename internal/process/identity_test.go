@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/internal/process"
+	"sandbox.internal/test/wait"
 )
 
 func TestIdentity(t *testing.T) {
@@ -44,7 +45,7 @@ func TestIdentity(t *testing.T) {
 	if err := process.Send(pidfd, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-ended
+	wait.For(t, "the end of the process", ended)
 	if stat, err := process.ReadStat(process.Directory(id.PID)); err != nil || !stat.Ended() {
 		t.Errorf("the stat of the process is %+v, %v, want one that has ended", stat, err)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
+
+	"sandbox.internal/openapi/serve/internal/problem"
 )
 
 // maxLoggedMethod bounds what the log has of a method, in bytes: a client may send one as long as
@@ -57,7 +59,7 @@ func (s *Server) finish(state *requestState, logger *zerolog.Logger) {
 	switch {
 	case access.status >= http.StatusInternalServerError:
 		level = zerolog.ErrorLevel
-	case access.status >= http.StatusBadRequest && access.status != statusClientGone &&
+	case access.status >= http.StatusBadRequest && access.status != problem.StatusClientGone &&
 		s.options.WarnRefusals:
 		level = zerolog.WarnLevel
 	case access.status < http.StatusBadRequest && state.quiet:

@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/test/wait"
 )
 
@@ -226,8 +227,8 @@ func TestObserverSeesRequestsAndStreams(t *testing.T) {
 	seen := &counts{}
 	leave := make(chan struct{})
 	s := start(t, handlers{"watchWidgets": func(c echo.Context) error {
-		stream := serve.NewEventStream(c.Request().Context(), c.Response(),
-			serve.EventStreamOptions{})
+		stream := respond.NewEventStream(c.Request().Context(), c.Response(),
+			respond.EventStreamOptions{})
 		stream.Data([]byte("hello"))
 		err := stream.Flush()
 		<-leave

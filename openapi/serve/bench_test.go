@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // discard is a client that takes everything at no cost.
@@ -25,7 +26,7 @@ func (d discard) Flush()                      {}
 
 // An event of a typical line, 256 to a flush, as a busy command's stream does.
 func BenchmarkEventStream(b *testing.B) {
-	stream := serve.NewEventStream(b.Context(), discard{http.Header{}}, serve.EventStreamOptions{})
+	stream := respond.NewEventStream(b.Context(), discard{http.Header{}}, respond.EventStreamOptions{})
 	data := []byte(
 		`{"type":"stdout","text":"a line of a usual length, with some words in it","timestamp":1767225600000}`)
 	b.ReportAllocs()
@@ -95,7 +96,7 @@ func BenchmarkDownload(b *testing.B) {
 			return err
 		}
 		defer file.Close()
-		return serve.Download{Request: c.Request(), Name: "file", Content: file}.Serve(c.Response())
+		return respond.Download{Request: c.Request(), Name: "file", Content: file}.Serve(c.Response())
 	}}, setup{})
 	floor := serveHandler(b,
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

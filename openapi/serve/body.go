@@ -2,14 +2,18 @@ package serve
 
 import (
 	"bytes"
-	"encoding/json"
+	"context"
 	"errors"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"sandbox.internal/openapi/rules"
+	"sandbox.internal/openapi/serve/internal/check"
+	"sandbox.internal/openapi/serve/internal/problem"
+	"sandbox.internal/openapi/serve/listen"
 )
 
 // checkBody validates a JSON body and leaves every other one to its handler,
@@ -25,12 +29,12 @@ func checkBody(body *rules.Body, c echo.Context, limit int64) error {
 	contentType := r.Header.Get(echo.HeaderContentType)
 	media := body.Find(contentType)
 	if media == nil {
-		return Invalid("header Content-Type: must be %s", body.Accepts())
+		return problem.Invalid("header Content-Type: must be %s", body.Accepts())
 	}
 	// By the accepted type, not by what was sent: the generated code reads a body as JSON although
 	// the parameters of its type are malformed.
-	if !isJSON(media.Type) {
-		setPace(r, pacePart)
+	if !check.IsJSON(media.Type) {
+		listen.DeadlinePerPart(r)
 		watched := &watchedBody{ReadCloser: r.Body}
 		r.Body = watched
 		if state := stateOf(r.Context()); state != nil {
@@ -57,13 +61,13 @@ func checkBody(body *rules.Body, c echo.Context, limit int64) error {
 		r.Body, r.ContentLength = http.NoBody, 0
 		return emptyBody(body)
 	}
-	value, err := decodeJSON(data)
+	value, err := check.JSON(data)
 	if err != nil {
 		return err
 	}
 	if media.Schema != nil {
 		if broken := media.Schema.Check(value); broken != nil {
-			return explain("body", broken)
+			return check.Explain("body", broken)
 		}
 	}
 	if state := stateOf(r.Context()); state != nil {
@@ -76,30 +80,9 @@ func checkBody(body *rules.Body, c echo.Context, limit int64) error {
 
 func emptyBody(body *rules.Body) error {
 	if body.Required {
-		return Invalid("body: is required")
+		return problem.Invalid("body: is required")
 	}
 	return nil
-}
-
-// decodeJSON decodes exactly one value. Numbers keep their digits.
-func decodeJSON(data []byte) (any, error) {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber()
-	var value any
-	if err := decoder.Decode(&value); err != nil {
-		var syntax *json.SyntaxError
-		switch {
-		case errors.As(err, &syntax):
-			return nil, Invalid("body: is not valid JSON: %v at byte %d", syntax, syntax.Offset)
-		case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
-			return nil, Invalid("body: is not valid JSON: it ends too early")
-		}
-		return nil, Invalid("body: is not valid JSON: %v", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, Invalid("body: is not valid JSON: there is more after the first value")
-	}
-	return value, nil
 }
 
 // validatedBody is a request body that was decoded and validated. The generated
@@ -132,11 +115,19 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 func (b *watchedBody) failed() bool { return b != nil && b.err != nil }
 
 // problem is what the client gets to see of a body that failed.
-func (b *watchedBody) problem() *Problem { return undelivered(b.err) }
+func (b *watchedBody) problem() *problem.Problem { return undelivered(b.err) }
 
-func undelivered(err error) *Problem {
-	if late(err) {
-		return Invalid("body: did not arrive in time")
+func undelivered(err error) *problem.Problem {
+	if listen.Late(err) {
+		return problem.Invalid("body: did not arrive in time")
 	}
-	return Invalid("body: ended before its announced end")
+	return problem.Invalid("body: ended before its announced end")
+}
+
+// SetBodyTime sets how long each part of a body that is not JSON may take to arrive. It is for
+// handlers that have checked who sends it.
+func SetBodyTime(ctx context.Context, limit time.Duration) {
+	if state := stateOf(ctx); state != nil && state.body != nil {
+		listen.SetBodyTime(state.body.ReadCloser, limit)
+	}
 }

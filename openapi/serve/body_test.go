@@ -17,6 +17,7 @@ import (
 	bind "github.com/oapi-codegen/runtime"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/test/wait"
 )
 
 const validWidget = `{"image":{"uri":"busybox"},"timeout":60,"entrypoint":["sh"]}`
@@ -289,7 +290,7 @@ func TestUploadIsNotBuffered(t *testing.T) {
 	if got.StatusCode != 204 {
 		t.Fatalf("status %d %s", got.StatusCode, got.body)
 	}
-	if n := <-received; n != size {
+	if n := wait.For(t, "the body", received); n != size {
 		t.Errorf("received %d bytes, want %d", n, size)
 	}
 	// Both ends live in this process, and everything they allocate counts.

@@ -15,19 +15,19 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/test/wait"
 )
 
 // bounded serves the widgets with few connections without a key.
 func bounded(t *testing.T, limit int) string {
 	t.Helper()
-	address, _ := serveBounded(t, serve.ServeOptions{MaxUnauthenticated: limit})
+	address, _ := serveBounded(t, listen.Options{MaxUnauthenticated: limit})
 	return address
 }
 
 // serveBounded serves the widgets until stop is called, which returns when Serve has.
-func serveBounded(t *testing.T, options serve.ServeOptions) (address string, stop func()) {
+func serveBounded(t *testing.T, options listen.Options) (address string, stop func()) {
 	t.Helper()
 	options.Logger = zerolog.Nop()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -37,7 +37,7 @@ func serveBounded(t *testing.T, options serve.ServeOptions) (address string, sto
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() {
-		served <- serve.Serve(ctx, listener, contractServer(t), options)
+		served <- listen.Serve(ctx, listener, contractServer(t), options)
 	}()
 	stop = sync.OnceFunc(func() {
 		cancel()
@@ -156,7 +156,7 @@ func TestUnauthenticatedHeadersAreBounded(t *testing.T) {
 		}()
 	}
 	for range cap(cut) - 1 {
-		if err := <-cut; !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		if err := wait.For(t, "the end of a connection", cut); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("one that has sent too much is not closed: %v", err)
 		}
 	}
@@ -170,7 +170,7 @@ func TestUnauthenticatedHeadersAreBounded(t *testing.T) {
 // all have shown a key it waits until one of them ends, and no longer than the service runs.
 func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
-	address, stop := serveBounded(t, serve.ServeOptions{MaxUnauthenticated: 2, MaxConnections: 2})
+	address, stop := serveBounded(t, listen.Options{MaxUnauthenticated: 2, MaxConnections: 2})
 	withKey := keyHeader + ": " + key
 	unknown, first := dial(t, address), dial(t, address)
 	unknown.exchange("X: x")

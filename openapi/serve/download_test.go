@@ -16,6 +16,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/test/wait"
 )
 
@@ -34,7 +35,7 @@ func downloads(t *testing.T, path string) handlers {
 		if err != nil {
 			return err
 		}
-		return serve.Download{
+		return respond.Download{
 			Request: serve.Request(c.Request().Context()),
 			Name:    "tenbytes.txt", ModTime: info.ModTime(), Content: file,
 			Tag:          fmt.Sprint(info.ModTime().UnixNano()),
@@ -179,7 +180,7 @@ func TestDownloadNames(t *testing.T) {
 	for name, c := range cases {
 		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
 			s := start(t, handlers{"getWidget": func(ctx echo.Context) error {
-				return serve.Download{Request: ctx.Request(), Name: name,
+				return respond.Download{Request: ctx.Request(), Name: name,
 					Content: strings.NewReader(content)}.Serve(ctx.Response())
 			}}, setup{})
 			got := s.request("GET", "/v1/widgets/w1", "").Header.Get("Content-Disposition")
@@ -213,11 +214,11 @@ func TestDownloadFailures(t *testing.T) {
 	big := strings.Repeat(content, 100_000)
 	s := start(t, handlers{
 		"getWidget": func(c echo.Context) error {
-			return serve.Download{Request: c.Request(),
+			return respond.Download{Request: c.Request(),
 				Content: brokenDisk{strings.NewReader(big)}}.Serve(c.Response())
 		},
 		"listWidgets": func(c echo.Context) error {
-			return serve.Download{Request: c.Request(), Content: closedFile(t)}.Serve(c.Response())
+			return respond.Download{Request: c.Request(), Content: closedFile(t)}.Serve(c.Response())
 		},
 	}, setup{})
 	r, _ := http.NewRequestWithContext(t.Context(), "GET", s.url+"/v1/widgets/w1", nil)
@@ -259,7 +260,7 @@ func TestDownloadDropsStuckClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := start(t, handlers{"getWidget": func(c echo.Context) error {
-		err := serve.Download{Request: c.Request(), Content: file,
+		err := respond.Download{Request: c.Request(), Content: file,
 			WriteTimeout: 100 * time.Millisecond}.Serve(c.Response())
 		ended <- err
 		return err

@@ -17,23 +17,24 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/test/wait"
 )
 
 // streaming runs a handler that has an event stream, and returns its error in a
 // channel.
-func streaming(options serve.EventStreamOptions,
-	run func(*serve.EventStream) error) (handlers, chan error) {
+func streaming(options respond.EventStreamOptions,
+	run func(*respond.EventStream) error) (handlers, chan error) {
 	ended := make(chan error, 1)
 	return handlers{"watchWidgets": func(c echo.Context) error {
-		err := run(serve.NewEventStream(c.Request().Context(), c.Response(), options))
+		err := run(respond.NewEventStream(c.Request().Context(), c.Response(), options))
 		ended <- err
 		return err
 	}}, ended
 }
 
 func TestEventStreamFormat(t *testing.T) {
-	h, _ := streaming(serve.EventStreamOptions{}, func(s *serve.EventStream) error {
+	h, _ := streaming(respond.EventStreamOptions{}, func(s *respond.EventStream) error {
 		s.Event(7, []byte(`{"text":"one"}`))
 		s.Data([]byte(`{"text":"two"}`))
 		s.Append(8, func(b []byte) []byte { return append(b, "three"...) })
@@ -69,7 +70,7 @@ func TestEventStreamFormat(t *testing.T) {
 }
 
 func TestErrorBeforeTheFirstFlushIsAnswered(t *testing.T) {
-	h, _ := streaming(serve.EventStreamOptions{}, func(s *serve.EventStream) error {
+	h, _ := streaming(respond.EventStreamOptions{}, func(s *respond.EventStream) error {
 		s.Event(1, []byte("{}"))
 		return serve.Invalid("body/cwd: no such directory")
 	})
@@ -85,7 +86,7 @@ func TestErrorBeforeTheFirstFlushIsAnswered(t *testing.T) {
 
 func TestEveryFlushReachesTheClient(t *testing.T) {
 	next := make(chan int64)
-	h, _ := streaming(serve.EventStreamOptions{}, func(s *serve.EventStream) error {
+	h, _ := streaming(respond.EventStreamOptions{}, func(s *respond.EventStream) error {
 		if err := s.Flush(); err != nil {
 			return err
 		}
@@ -127,7 +128,7 @@ func TestEveryFlushReachesTheClient(t *testing.T) {
 
 func TestStreamEndsWhenTheClientLeaves(t *testing.T) {
 	tick := make(chan struct{})
-	h, ended := streaming(serve.EventStreamOptions{}, func(s *serve.EventStream) error {
+	h, ended := streaming(respond.EventStreamOptions{}, func(s *respond.EventStream) error {
 		for {
 			s.Data([]byte("{}"))
 			if err := s.Flush(); err != nil {
@@ -163,8 +164,8 @@ func TestStreamEndsWhenTheClientLeaves(t *testing.T) {
 }
 
 func TestStuckClientIsDropped(t *testing.T) {
-	h, ended := streaming(serve.EventStreamOptions{WriteTimeout: 100 * time.Millisecond},
-		func(s *serve.EventStream) error {
+	h, ended := streaming(respond.EventStreamOptions{WriteTimeout: 100 * time.Millisecond},
+		func(s *respond.EventStream) error {
 			chunk := []byte(strings.Repeat("x", 1<<20))
 			for {
 				s.Data(chunk)
@@ -213,7 +214,7 @@ func TestSlowClientGetsALongEvent(t *testing.T) {
 		const size = 1 << 20 // takes twice the write timeout
 		ended := make(chan error, 1)
 		handler := func(w http.ResponseWriter, r *http.Request) {
-			s := serve.NewEventStream(r.Context(), w, serve.EventStreamOptions{})
+			s := respond.NewEventStream(r.Context(), w, respond.EventStreamOptions{})
 			s.Data(bytes.Repeat([]byte("x"), size))
 			ended <- s.Flush()
 		}
@@ -247,8 +248,8 @@ func TestSlowClientGetsALongEvent(t *testing.T) {
 func TestConnectionIsReusableAfterAStream(t *testing.T) {
 	const timeout = time.Second // a busy machine writes within it
 	flushed := make(chan time.Time, 1)
-	h, _ := streaming(serve.EventStreamOptions{WriteTimeout: timeout},
-		func(s *serve.EventStream) error {
+	h, _ := streaming(respond.EventStreamOptions{WriteTimeout: timeout},
+		func(s *respond.EventStream) error {
 			s.Data([]byte("{}"))
 			defer func() { flushed <- time.Now() }()
 			return s.Flush()

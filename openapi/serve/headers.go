@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-)
 
-// MIMEEventStream is the media type of event streams.
-const MIMEEventStream = "text/event-stream"
+	"sandbox.internal/openapi/serve/internal/problem"
+)
 
 // Accepts reports whether a request's Accept header names the media type.
 func Accepts(r *http.Request, media string) bool { return slices.Contains(Accepted(r), media) }
@@ -34,7 +33,7 @@ func LastEventID(header *string) (int64, error) {
 	}
 	id, err := strconv.ParseInt(*header, 10, 64)
 	if err != nil || id < 0 {
-		return 0, Invalid("header Last-Event-ID: %q is not the id of an event", *header)
+		return 0, problem.Invalid("header Last-Event-ID: %q is not the id of an event", *header)
 	}
 	return id, nil
 }

@@ -16,7 +16,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/test/wait"
 )
 
@@ -31,15 +32,15 @@ func (s *service) get(path string) (*http.Response, error) {
 }
 
 func TestStopLetsStreamsFinish(t *testing.T) {
-	h, _ := streaming(serve.EventStreamOptions{}, nil)
+	h, _ := streaming(respond.EventStreamOptions{}, nil)
 	h["watchWidgets"] = func(c echo.Context) error {
 		ctx := c.Request().Context()
-		stream := serve.NewEventStream(ctx, c.Response(), serve.EventStreamOptions{})
+		stream := respond.NewEventStream(ctx, c.Response(), respond.EventStreamOptions{})
 		if err := stream.Flush(); err != nil {
 			return err
 		}
 		select {
-		case <-serve.Draining(ctx):
+		case <-listen.Draining(ctx):
 		case <-ctx.Done():
 		}
 		stream.Data([]byte("goodbye"))
@@ -56,7 +57,7 @@ func TestStopLetsStreamsFinish(t *testing.T) {
 	if err != nil || string(data) != "data: goodbye\n\n" {
 		t.Errorf("the stream ended with %q, %v", data, err)
 	}
-	if err := <-s.served; err != nil {
+	if err := wait.For(t, "the end of the server", s.served); err != nil {
 		t.Errorf("Serve returned %v", err)
 	}
 	if _, err := net.Dial("tcp", s.addr); err == nil {
@@ -101,10 +102,10 @@ func TestStopWaitsForRequestsInFlight(t *testing.T) {
 	default:
 	}
 	close(release)
-	if r := <-got; r.answer != "done" || r.err != nil {
+	if r := wait.For(t, "the answer", got); r.answer != "done" || r.err != nil {
 		t.Errorf("got %q, %v", r.answer, r.err)
 	}
-	if err := <-s.served; err != nil {
+	if err := wait.For(t, "the end of the server", s.served); err != nil {
 		t.Errorf("Serve returned %v", err)
 	}
 }
@@ -115,7 +116,7 @@ func TestStopCutsOffWhatOutlastsTheGrace(t *testing.T) {
 			cause := make(chan error, 1)
 			h := handlers{"watchWidgets": func(c echo.Context) error {
 				ctx := c.Request().Context()
-				stream := serve.NewEventStream(ctx, c.Response(), serve.EventStreamOptions{})
+				stream := respond.NewEventStream(ctx, c.Response(), respond.EventStreamOptions{})
 				if err := stream.Flush(); err != nil {
 					return err
 				}
@@ -131,7 +132,7 @@ func TestStopCutsOffWhatOutlastsTheGrace(t *testing.T) {
 			defer response.Body.Close()
 			stopped := time.Now()
 			s.stop()
-			if err := <-s.served; err != nil {
+			if err := wait.For(t, "the end of the server", s.served); err != nil {
 				t.Errorf("Serve returned %v", err)
 			}
 			if took := time.Since(stopped); took < grace || took > grace+30*time.Second {
@@ -174,7 +175,7 @@ func TestCutOffRequestDoesNotSucceed(t *testing.T) {
 	}()
 	wait.For(t, "the request to be handled", entered)
 	s.stop()
-	if got := <-status; got != 0 && got != http.StatusServiceUnavailable {
+	if got := wait.For(t, "the answer", status); got != 0 && got != http.StatusServiceUnavailable {
 		t.Errorf("status %d, want 503 or a closed connection", got)
 	}
 	if line := s.logs.find(t, "request", "route",
@@ -188,7 +189,7 @@ func TestIdleConnectionsDoNotDelayTheStop(t *testing.T) {
 	s.request("GET", "/health", "")
 	stopped := time.Now()
 	s.stop()
-	if err := <-s.served; err != nil || time.Since(stopped) > 30*time.Second {
+	if err := wait.For(t, "the end of the server", s.served); err != nil || time.Since(stopped) > 30*time.Second {
 		t.Errorf("stopped after %v with %v", time.Since(stopped), err)
 	}
 }
@@ -227,7 +228,7 @@ func TestServeReportsABrokenListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = serve.Serve(t.Context(), brokenListener{ln}, http.NotFoundHandler(), serve.ServeOptions{})
+	err = listen.Serve(t.Context(), brokenListener{ln}, http.NotFoundHandler(), listen.Options{})
 	if !errors.Is(err, errAccept) {
 		t.Errorf("error %v, want the listener's", err)
 	}
@@ -243,7 +244,7 @@ func TestServeWithAnEndedContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := serve.Serve(ctx, ln, http.NotFoundHandler(), serve.ServeOptions{}); err != nil {
+	if err := listen.Serve(ctx, ln, http.NotFoundHandler(), listen.Options{}); err != nil {
 		t.Error(err)
 	}
 	if _, err := ln.Accept(); !errors.Is(err, net.ErrClosed) {
@@ -252,10 +253,10 @@ func TestServeWithAnEndedContext(t *testing.T) {
 }
 
 func TestDrainingOutsideOfServeBlocks(t *testing.T) {
-	if serve.Draining(t.Context()) != nil {
+	if listen.Draining(t.Context()) != nil {
 		t.Error("draining without a server")
 	}
-	ctx, cancel := serve.UntilDraining(t.Context())
+	ctx, cancel := listen.UntilDraining(t.Context())
 	if ctx.Err() != nil {
 		t.Error("a context ended without a server")
 	}
@@ -268,7 +269,7 @@ func TestDrainingOutsideOfServeBlocks(t *testing.T) {
 func TestContextUntilDraining(t *testing.T) {
 	waits := make(chan struct{})
 	s := start(t, handlers{"getWidget": func(c echo.Context) error {
-		ctx, cancel := serve.UntilDraining(c.Request().Context())
+		ctx, cancel := listen.UntilDraining(c.Request().Context())
 		defer cancel()
 		close(waits)
 		<-ctx.Done()
@@ -281,7 +282,7 @@ func TestContextUntilDraining(t *testing.T) {
 	go func() { answered <- s.request("GET", "/v1/widgets/w1", "").body }()
 	wait.For(t, "the request to wait", waits)
 	s.stop()
-	if got := <-answered; got != "in peace" {
+	if got := wait.For(t, "the answer", answered); got != "in peace" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	contract "sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/test/wait"
 )
 
@@ -135,8 +136,8 @@ func serveHandler(t testing.TB, handler http.Handler, grace time.Duration,
 		stop:   cancel, served: make(chan error, 1),
 	}
 	go func() {
-		s.served <- serve.Serve(ctx, ln, handler,
-			serve.ServeOptions{Logger: zerolog.New(logs), Grace: grace})
+		s.served <- listen.Serve(ctx, ln, handler,
+			listen.Options{Logger: zerolog.New(logs), Grace: grace})
 		close(s.served)
 	}()
 	t.Cleanup(func() {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // Observer gets the requests, for measurements. Many goroutines call the methods concurrently,
@@ -69,7 +71,7 @@ func (s *Server) observeBegin(c echo.Context) {
 		response.Writer = &takeover{response.Writer, opened}
 	}
 	response.Before(func() {
-		if strings.HasPrefix(response.Header().Get(echo.HeaderContentType), MIMEEventStream) {
+		if strings.HasPrefix(response.Header().Get(echo.HeaderContentType), respond.MIMEEventStream) {
 			opened()
 		}
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/test/wait"
 )
 
@@ -58,7 +59,7 @@ func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 				id := c.Param("widgetId")
 				serve.LogField(c.Request().Context(), "widget", id)
 				return serve.StreamEvents(c.Request().Context(), c.Response(),
-					func(ctx context.Context, out *serve.EventStream) error {
+					func(ctx context.Context, out *respond.EventStream) error {
 						out.Data([]byte("begin"))
 						if err := out.Flush(); err != nil {
 							return err
@@ -153,7 +154,7 @@ func TestAnnouncedStreamThatNeverBegins(t *testing.T) {
 	seen := &counts{}
 	s := start(t, handlers{"watchWidgets": func(c echo.Context) error {
 		_ = serve.StreamEvents(c.Request().Context(), c.Response(),
-			func(context.Context, *serve.EventStream) error {
+			func(context.Context, *respond.EventStream) error {
 				t.Error("the stream was written")
 				return nil
 			})
@@ -181,7 +182,7 @@ func TestStreamsReleaseTheBody(t *testing.T) {
 		ctx := c.Request().Context()
 		body := weak.Make(&serve.JSONBody(ctx)[0])
 		return serve.StreamEvents(ctx, c.Response(),
-			func(ctx context.Context, out *serve.EventStream) error {
+			func(ctx context.Context, out *respond.EventStream) error {
 				for deadline := wait.Deadline(); body.Value() != nil; {
 					if time.Now().After(deadline) {
 						return errors.New("the stream holds the body")

@@ -1,72 +1,17 @@
 package serve
 
-import (
-	"fmt"
-	"net/http"
-	"strings"
-	"time"
-)
-
-// statusClientGone is the log's status for a request whose client left before the
-// answer. No client receives it.
-const statusClientGone = 499
+import "sandbox.internal/openapi/serve/internal/problem"
 
 // Problem is an error as the client receives it. It is an error itself, so that code
 // close to HTTP returns one instead of inventing a kind.
-type Problem struct {
-	// Status is the HTTP status.
-	Status int
-	// Code is what programs branch on, UPPER_SNAKE; empty means the usual one of
-	// Status.
-	Code string
-	// Message is for people: one line that names the field or path and the rule.
-	Message string
-	// RetryAfter, when positive, is sent as Retry-After, rounded up to seconds.
-	RetryAfter time.Duration
-}
-
-func (p *Problem) Error() string { return p.Message }
+type Problem = problem.Problem
 
 // Invalid is a request that breaks the contract: 400. The message names the place
 // and the rule, such as "body/timeout: number must be at least 60".
-func Invalid(format string, args ...any) *Problem {
-	return newProblem(http.StatusBadRequest, format, args...)
-}
+func Invalid(format string, args ...any) *Problem { return problem.Invalid(format, args...) }
 
 // Unauthorized is a missing or wrong key: 401.
-func Unauthorized(format string, args ...any) *Problem {
-	return newProblem(http.StatusUnauthorized, format, args...)
-}
+func Unauthorized(format string, args ...any) *Problem { return problem.Unauthorized(format, args...) }
 
 // Forbidden is a valid key whose scope does not allow the request: 403.
-func Forbidden(format string, args ...any) *Problem {
-	return newProblem(http.StatusForbidden, format, args...)
-}
-
-func newProblem(status int, format string, args ...any) *Problem {
-	return &Problem{Status: status, Code: codeOf(status), Message: fmt.Sprintf(format, args...)}
-}
-
-// codeOf is the usual code of a status.
-func codeOf(status int) string {
-	switch status {
-	case http.StatusBadRequest:
-		return "INVALID_REQUEST_BODY"
-	case http.StatusRequestEntityTooLarge:
-		return "REQUEST_TOO_LARGE"
-	case http.StatusRequestedRangeNotSatisfiable:
-		return "RANGE_NOT_SATISFIABLE"
-	case statusClientGone:
-		return "CLIENT_CLOSED_REQUEST"
-	}
-	letters := strings.NewReplacer(" ", "_", "-", "_", "'", "")
-	return strings.ToUpper(letters.Replace(http.StatusText(status)))
-}
-
-// defaultBody is the error body of a service that asks for no other.
-func defaultBody(p Problem) any {
-	return struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	}{p.Code, p.Message}
-}
+func Forbidden(format string, args ...any) *Problem { return problem.Forbidden(format, args...) }

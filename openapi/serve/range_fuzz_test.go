@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // FuzzRange holds ranges to what RFC 9110 says about one range of bytes. Everything else is the
@@ -35,7 +36,7 @@ func FuzzRange(f *testing.F) {
 		request := httptest.NewRequest(http.MethodGet, "/", nil)
 		request.Header["Range"] = []string{header}
 		recorder := httptest.NewRecorder()
-		err := serve.Download{Request: request, Name: "file",
+		err := respond.Download{Request: request, Name: "file",
 			Content: strings.NewReader(data)}.Serve(recorder)
 		status, part := wantedRange(header, data)
 		if err != nil {

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"sandbox.internal/openapi/serve/internal/problem"
 )
 
 // codeRateLimited is the code of a 429.
@@ -60,14 +62,14 @@ func (s *Server) checkAttempts(r *http.Request) error {
 }
 
 func (s *Server) noteRefusal(r *http.Request, err error) {
-	var problem *Problem
+	var problem *problem.Problem
 	if errors.As(err, &problem) && problem.Status == http.StatusUnauthorized {
 		s.refused.take(NetworkOf(r), s.options.RateLimits.Refused)
 	}
 }
 
-func tooMany(wait time.Duration, format string, args ...any) *Problem {
-	return &Problem{
+func tooMany(wait time.Duration, format string, args ...any) *problem.Problem {
+	return &problem.Problem{
 		Status:     http.StatusTooManyRequests,
 		Code:       codeRateLimited,
 		Message:    fmt.Sprintf(format, args...) + "; Retry-After says when to try again",

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"sandbox.internal/openapi/serve/respond"
 )
 
 const (
@@ -32,10 +34,10 @@ type requestState struct {
 	after     func()                  // see After; nil for none
 	code      string
 	body      *watchedBody
-	rest      func(context.Context, *EventStream) error // see StreamEvents
-	line      accessLine                                // of a stream that goes on
-	trace     string                                    // id of the request's trace; empty for none
-	traced    func(Traced)                              // ends its span; nil without a tracer
+	rest      func(context.Context, *respond.EventStream) error // see StreamEvents
+	line      accessLine                                        // of a stream that goes on
+	trace     string                                            // id of the request's trace; empty for none
+	traced    func(Traced)                                      // ends its span; nil without a tracer
 	// nil unless the request is recorded in an audit log
 	admission *admission
 	json      []byte

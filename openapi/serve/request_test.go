@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/test/wait"
 )
 
@@ -107,7 +108,7 @@ func TestAfter(t *testing.T) {
 		serve.After(ctx, func() { did <- "first" })
 		serve.After(ctx, func() { did <- "last" })
 	}
-	streams := continued(func(_ context.Context, stream *serve.EventStream) error {
+	streams := continued(func(_ context.Context, stream *respond.EventStream) error {
 		did <- "stream"
 		return stream.Flush()
 	})

@@ -19,6 +19,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/test/wait"
 )
 
@@ -80,12 +82,12 @@ func patient(t *testing.T, handler http.Handler, limit time.Duration) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() {
-		served <- serve.Serve(ctx, listener, handler,
-			serve.ServeOptions{Logger: zerolog.Nop(), BodyTimeout: limit})
+		served <- listen.Serve(ctx, listener, handler,
+			listen.Options{Logger: zerolog.Nop(), BodyTimeout: limit})
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-served; err != nil {
+		if err := wait.For(t, "the end of the server", served); err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})
@@ -178,7 +180,7 @@ func TestAnswersOutliveTheirBodysDeadline(t *testing.T) {
 	const limit = 150 * time.Millisecond
 	address := patient(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/lifted" {
-			serve.WithoutDeadline(r)
+			listen.WithoutDeadline(r)
 		}
 		http.NewResponseController(w).EnableFullDuplex()
 		if _, err := io.ReadAll(r.Body); err != nil {
@@ -222,7 +224,7 @@ func TestStreamsOutliveABodyThatNoneAskedFor(t *testing.T) {
 	server := contractServer(t)
 	server.Echo().GET("/v1/watch", func(c echo.Context) error {
 		return serve.StreamEvents(c.Request().Context(), c.Response(),
-			func(ctx context.Context, stream *serve.EventStream) error {
+			func(ctx context.Context, stream *respond.EventStream) error {
 				tick := time.NewTicker(limit / 3)
 				defer tick.Stop()
 				for i := range ticks {
@@ -282,7 +284,7 @@ func TestRefusedExpectation(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Echo().POST("/proxied", func(c echo.Context) error {
-		serve.WithoutDeadline(c.Request())
+		listen.WithoutDeadline(c.Request())
 		if err := http.NewResponseController(c.Response()).EnableFullDuplex(); err != nil {
 			return err
 		}

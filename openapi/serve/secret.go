@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
+
+	"sandbox.internal/openapi/serve/internal/problem"
 )
 
 // HeaderSecret authenticates requests by one shared secret in a header, for
@@ -18,11 +20,11 @@ func HeaderSecret(header, secret string) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
 		sent := r.Header.Get(header)
 		if sent == "" {
-			return nil, Unauthorized("header %s: is required", header)
+			return nil, problem.Unauthorized("header %s: is required", header)
 		}
 		got := sha256.Sum256([]byte(sent))
 		if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
-			return nil, Unauthorized("header %s: is not valid", header)
+			return nil, problem.Unauthorized("header %s: is not valid", header)
 		}
 		return nil, nil
 	}

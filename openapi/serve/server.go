@@ -10,6 +10,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/rules"
+	"sandbox.internal/openapi/serve/internal/problem"
+	"sandbox.internal/openapi/serve/listen"
 )
 
 // DefaultMaxJSONBody is the limit of a JSON request body, in bytes, where
@@ -43,10 +45,10 @@ type Options struct {
 
 	// Problem maps the service's own errors to what the client receives and reports whether it has
 	// a mapping. An error that neither it nor this package maps is a 500 that shows no cause.
-	Problem func(error) (Problem, bool)
+	Problem func(error) (problem.Problem, bool)
 
 	// Body shapes the JSON of an error answer; nil means {"code", "message"}.
-	Body func(Problem) any
+	Body func(problem.Problem) any
 
 	// InternalCode is the code of a 500; empty means INTERNAL_ERROR.
 	InternalCode string
@@ -97,7 +99,7 @@ func New(options Options) (*Server, error) {
 		options.InternalCode = "INTERNAL_ERROR"
 	}
 	if options.Problem == nil {
-		options.Problem = func(error) (Problem, bool) { return Problem{}, false }
+		options.Problem = func(error) (problem.Problem, bool) { return problem.Problem{}, false }
 	}
 	if options.Body == nil {
 		options.Body = defaultBody
@@ -195,7 +197,7 @@ func (s *Server) AuthenticatedAndCounted(next echo.HandlerFunc) echo.HandlerFunc
 
 func (s *Server) authenticate(r *http.Request) error {
 	if s.options.Authenticate == nil {
-		NoteAuthenticated(r.Context())
+		listen.NoteAuthenticated(r.Context())
 		return nil
 	}
 	return s.Attempt(r, func() error {
@@ -218,7 +220,7 @@ func (s *Server) Attempt(r *http.Request, check func() error) error {
 	if err != nil {
 		s.noteRefusal(r, err)
 	} else {
-		NoteAuthenticated(r.Context())
+		listen.NoteAuthenticated(r.Context())
 	}
 	return err
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"runtime/debug"
+
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // StreamEvents answers with an event stream whose events are written after the
@@ -12,25 +14,19 @@ import (
 // gone: a stream waits for most of its life, and there may be a thousand of them.
 //
 // ctx and w are the handler's. The header is written at once, as any handler's. write
-// gets a context that ends with the same request and has [Draining] but none of the
+// gets a context that ends with the same request and has [listen.Draining] but none of the
 // request's other values. An error of write can no longer be answered: it is logged,
 // and the connection is cut, so that the client does not take what it has for the
 // whole. So it is when the context has ended. A request has one such stream at most.
 // Outside of a [Server] it is written before StreamEvents returns.
 func StreamEvents(ctx context.Context, w http.ResponseWriter,
-	write func(context.Context, *EventStream) error) error {
-	startEvents(w)
+	write func(context.Context, *respond.EventStream) error) error {
+	respond.StartEvents(w)
 	if state := stateOf(ctx); state != nil {
 		state.rest = write
 		return nil
 	}
-	return write(ctx, continuedStream(ctx, w))
-}
-
-func continuedStream(ctx context.Context, w http.ResponseWriter) *EventStream {
-	out := NewEventStream(ctx, w, EventStreamOptions{})
-	out.started = true
-	return out
+	return write(ctx, respond.Continue(ctx, w))
 }
 
 // proceed writes the rest of a response, and its line in the access log. r is the
@@ -41,7 +37,7 @@ func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Req
 	counting := &countingWriter{ResponseWriter: w}
 	// Deferred, because an aborted response leaves by a panic.
 	defer func() { s.settle(state, r.Context(), counting.bytes, recover()) }()
-	err := rest(r.Context(), continuedStream(r.Context(), counting))
+	err := rest(r.Context(), respond.Continue(r.Context(), counting))
 	if err == nil && r.Context().Err() != nil {
 		err = http.ErrAbortHandler // it may not have been able to write everything
 	}

@@ -13,10 +13,12 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 )
 
 // continued is a handler whose events are written by write.
-func continued(write func(context.Context, *serve.EventStream) error) handlers {
+func continued(write func(context.Context, *respond.EventStream) error) handlers {
 	return handlers{"watchWidgets": func(c echo.Context) error {
 		c.Response().Header().Set("X-Early", "1")
 		serve.LogField(c.Request().Context(), "widget", "w1")
@@ -25,8 +27,8 @@ func continued(write func(context.Context, *serve.EventStream) error) handlers {
 }
 
 func TestContinuedResponse(t *testing.T) {
-	s := start(t, continued(func(ctx context.Context, stream *serve.EventStream) error {
-		if serve.Draining(ctx) == nil && ctx.Value(http.ServerContextKey) == nil {
+	s := start(t, continued(func(ctx context.Context, stream *respond.EventStream) error {
+		if listen.Draining(ctx) == nil && ctx.Value(http.ServerContextKey) == nil {
 			return errors.New("the context is not the request's")
 		}
 		if serve.Request(ctx) != nil {
@@ -65,7 +67,7 @@ func TestContinuedResponse(t *testing.T) {
 
 // A stream whose request ended before it must not be taken for the whole.
 func TestContinuedResponseThatOutlivesItsRequestIsCut(t *testing.T) {
-	s := start(t, continued(func(ctx context.Context, stream *serve.EventStream) error {
+	s := start(t, continued(func(ctx context.Context, stream *respond.EventStream) error {
 		stream.Data([]byte("half of"))
 		if err := stream.Flush(); err != nil {
 			return err
@@ -90,25 +92,25 @@ func TestContinuedResponseThatOutlivesItsRequestIsCut(t *testing.T) {
 
 // A rest that fails must not be taken for the whole.
 func TestContinuedResponseThatFailsIsCut(t *testing.T) {
-	begin := func(stream *serve.EventStream) {
+	begin := func(stream *respond.EventStream) {
 		stream.Data([]byte("half of"))
 		stream.Flush()
 	}
 	for name, c := range map[string]struct {
-		write   func(context.Context, *serve.EventStream) error
+		write   func(context.Context, *respond.EventStream) error
 		message string
 	}{
-		"error": {func(_ context.Context, s *serve.EventStream) error { begin(s); return errLost },
+		"error": {func(_ context.Context, s *respond.EventStream) error { begin(s); return errLost },
 			"response cut short"},
-		"panic": {func(_ context.Context, s *serve.EventStream) error { begin(s); panic("oh no") },
+		"panic": {func(_ context.Context, s *respond.EventStream) error { begin(s); panic("oh no") },
 			"handler panicked"},
-		"bug": {func(_ context.Context, s *serve.EventStream) error {
+		"bug": {func(_ context.Context, s *respond.EventStream) error {
 			begin(s)
 			var none []int
 			_ = none[s.Buffered()]
 			return nil
 		}, "handler panicked"},
-		"abort": {func(_ context.Context, s *serve.EventStream) error {
+		"abort": {func(_ context.Context, s *respond.EventStream) error {
 			begin(s)
 			panic(
 				http.ErrAbortHandler)

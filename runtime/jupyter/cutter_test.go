@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"sandbox.internal/test/reverse"
+	"sandbox.internal/test/wait"
 )
 
 // cutter is a proxy whose connections from clients can be cut.
@@ -47,7 +48,7 @@ func newCutter(t *testing.T, target string) *cutter {
 	t.Cleanup(func() {
 		_ = server.Close()
 		c.cut()
-		<-served
+		wait.For(t, "the end of the server", served)
 	})
 	return c
 }

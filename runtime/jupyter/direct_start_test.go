@@ -12,6 +12,7 @@ import (
 
 	"sandbox.internal/runtime/jupyter"
 	"sandbox.internal/runtime/kernel"
+	"sandbox.internal/test/wait"
 )
 
 func TestDirectKernelOverTCP(t *testing.T) {
@@ -118,8 +119,8 @@ func TestDirectCloseEndsStartsAndKernels(t *testing.T) {
 	if err := host.Close(); err != nil {
 		t.Fatal(err)
 	}
-	<-k.Done()
-	if err := <-failed; !errors.Is(err, kernel.ErrStart) && !errors.Is(err, kernel.ErrUnavailable) {
+	wait.For(t, "the end of the kernel", k.Done())
+	if err := wait.For(t, "the end of the start", failed); !errors.Is(err, kernel.ErrStart) && !errors.Is(err, kernel.ErrUnavailable) {
 		t.Errorf("the start under way: %v", err)
 	}
 	if _, err := host.Start(t.Context(), "python3", kernel.StartOptions{}); !errors.Is(err,

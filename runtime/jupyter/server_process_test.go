@@ -125,7 +125,7 @@ func (s *jupyterServer) kill(t testing.TB) {
 	if err := s.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	<-s.ended
+	wait.For(t, "the end of the process", s.ended)
 }
 
 func (s *jupyterServer) stop(t testing.TB) {

@@ -18,6 +18,7 @@ import (
 )
 
 func TestServer(t *testing.T) {
+	t.Parallel()
 	server := startServer(t, 0, token)
 	t.Run("suite", func(t *testing.T) {
 		kerneltest.Run(t, kerneltest.Options{

@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"sandbox.internal/test/wait"
 )
 
 // frame returns a frame that announces a size and has that body.
@@ -137,5 +139,5 @@ func TestTheBacklogIsBounded(t *testing.T) {
 	}
 	b.leave()
 	close(from.stop)
-	<-done
+	wait.For(t, "the end of the sender", done)
 }

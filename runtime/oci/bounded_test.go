@@ -24,7 +24,7 @@ func TestBounded(t *testing.T) {
 			if handler == "runsc" && users == oci.UserNamespacesOn {
 				continue // it has none
 			}
-			t.Run(fmt.Sprintf("%s, user namespaces %s", handler, users), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/user namespaces %s", handler, users), func(t *testing.T) {
 				t.Parallel()
 				s := newSite(t, handler)
 				s.Users, s.DiskBytes = users, 64<<20

@@ -31,18 +31,19 @@ const (
 	serviceVariable = "OCI_TEST_SERVICE"
 	// codeLabel is the exit code that a container has to end with.
 	codeLabel = "oci-test/code"
-	crashTime = 10 * time.Second
 	workers   = 4
+	// killRounds is how often TestKill kills at least, however slow the machine is.
+	killRounds = 6
 )
 
 // TestKill kills the keeper, the service, and both, at random moments while containers are made and
 // removed. No exit code is lost, and nothing is left.
 func TestKill(t *testing.T) {
-	for name, victims := range map[string]victims{
-		"keeper": {keeper: true}, "service": {service: true}, "both": {keeper: true, service: true},
-	} {
-		for _, handler := range runtimes(t) {
-			t.Run(name+"/"+handler, func(t *testing.T) {
+	for _, handler := range runtimes(t) {
+		for name, victims := range map[string]victims{
+			"keeper": {keeper: true}, "service": {service: true}, "both": {keeper: true, service: true},
+		} {
+			t.Run(handler+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				s := newSite(t, handler)
 				s.DiskBytes = 64 << 20 // loop devices are one thing more that may be left
@@ -71,7 +72,8 @@ func killWhileWorking(t *testing.T, s site, victims victims) {
 	numbers := random.New(t)
 	longest := time.Second // until something is killed
 	limit := wait.Deadline()
-	for end := time.Now().Add(crashTime); time.Now().Before(end) || started == 0 && time.Now().Before(limit); rounds++ {
+	for end := time.Now().Add(random.Long(4*time.Second, 10*time.Second)); time.Now().Before(end) ||
+		(rounds < killRounds || started == 0) && time.Now().Before(limit); rounds++ {
 		service := startService(t, job{s, imageID, numbers.Uint64()})
 		for { // the keeper can be killed several times in the life of a service
 			pause := time.NewTimer(time.Duration(numbers.Int64N(int64(longest))))
@@ -179,7 +181,7 @@ func (s *service) read(output io.Reader, ready func()) {
 func (s *service) kill(t *testing.T) {
 	t.Helper()
 	_ = s.command.Process.Kill()
-	<-s.done
+	wait.For(t, "the end of the process", s.done)
 	_ = s.command.Wait()
 	for _, line := range s.wrong {
 		t.Error(line)

@@ -19,6 +19,7 @@ const diskBytes = 32 << 20
 func eachKeeping(t *testing.T, test func(t *testing.T, s site)) {
 	for name, bytes := range map[string]int64{"unbounded": 0, "bounded": diskBytes} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t, "crun")
 			s.DiskBytes, s.KeepFiles = bytes, true
 			test(t, s)

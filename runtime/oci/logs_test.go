@@ -128,7 +128,7 @@ func TestLogFollowsRotation(t *testing.T) {
 	}
 	defer func() { _ = log.Close() }()
 	lines := bufio.NewScanner(log)
-	for want := range 400 {
+	for want := range 200 {
 		if !lines.Scan() || lines.Text() != strconv.Itoa(want) {
 			t.Fatalf("line %d is %q, %v", want, lines.Text(), lines.Err())
 		}
@@ -167,7 +167,7 @@ func TestLogReportsGap(t *testing.T) {
 				last = fileNumber(path)
 			}
 			next := 1
-			for ; next < 400 && lines.Scan(); next++ {
+			for ; next < 250 && lines.Scan(); next++ {
 				if lines.Text() != strconv.Itoa(next) {
 					t.Fatalf("after %d comes %q", next-1, lines.Text())
 				}

@@ -193,6 +193,19 @@ func (e *Engine) checkMemory(c *containers.Container, memory snapshots.Memory) e
 	return nil
 }
 
+// reasonBytes bounds what the record of a container has of the reason why its processes could not
+// be restored: the runtime's text may have what the container's processes chose.
+const reasonBytes = 1 << 10
+
+// beginning returns the beginning of a text, of so many bytes at most, which is UTF-8.
+func beginning(text string, bytes int) string {
+	const more = "..."
+	if text = strings.ToValidUTF8(text, "?"); len(text) <= bytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bytes-len(more)], "") + more
+}
+
 // restore starts a container with the processes of a snapshot. Where these cannot be restored,
 // which is recorded with the reason, done is false: then the container is to be started on the
 // snapshot's files alone, since it would be of no use otherwise. The caller holds the container's
@@ -222,7 +235,7 @@ func (e *Engine) restoreFrom(ctx context.Context, s start, memory snapshots.Memo
 		return true, err
 	}
 	s.log.Warn().Err(err).Str("container", s.container.Name).Msg("cannot restore the processes of a container: it is started on its files")
-	reason := err.Error()
+	reason := beginning(err.Error(), reasonBytes)
 	err = s.container.Update(func(r *containers.Record) { r.Restore, r.Memory, r.RestoreError = "", nil, reason })
 	return err != nil, err
 }

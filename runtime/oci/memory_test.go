@@ -229,7 +229,7 @@ func testMemoryLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	rollback(t, e, id, "one")
-	if c := inspect(t, e, id); c.Status != engine.StatusRunning || c.Restored || c.RestoreError == "" {
+	if c := inspect(t, e, id); c.Status != engine.StatusRunning || c.Restored || c.RestoreError == "" || len(c.RestoreError) > 1<<10 {
 		t.Errorf("the container is %+v", c)
 	}
 	var got string

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -39,11 +40,16 @@ func TestMain(m *testing.M) {
 		serve(site)
 		return
 	}
+	flag.Parse()
 	os.Exit(run(m))
 }
 
 func run(m *testing.M) int {
-	var err error
+	err := flag.Set("test.parallel", "4") // much of the time those that are parallel wait
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	if programs, err = os.MkdirTemp("", "oci-test-"); err == nil {
 		defer func() { _ = os.RemoveAll(programs) }()
 		err = program.Build(context.Background(), programs,

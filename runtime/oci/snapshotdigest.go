@@ -22,7 +22,7 @@ const DigestedFailpoint = "snapshot-digested"
 func (e *Engine) DigestSnapshot(ctx context.Context, name string) (digest string, err error) {
 	err = e.withSnapshots(ctx, "digest snapshot "+name, "", name, func(ctx context.Context, record snapshots.Record, states treediff.States) error {
 		known := treediff.Hashes{}
-		if digest = e.readHashes(record.ID, known); digest != "" {
+		if digest = e.readHashes(record.TreeID(), known); digest != "" {
 			return nil
 		}
 		for _, id := range e.snapshots.Related(record) {
@@ -97,7 +97,7 @@ func (e *Engine) writeHashes(record snapshots.Record, digest string, used map[st
 			errs = append(errs, e.replaceHashes(id, "", hashes))
 		}
 	}
-	errs = append(errs, e.replaceHashes(record.ID, digest, own))
+	errs = append(errs, e.replaceHashes(record.TreeID(), digest, own))
 	if err := errors.Join(errs...); err != nil {
 		e.log.Warn().Err(err).Str("snapshot", record.Name).Msg("cannot keep the hashes of a snapshot; the next digest reads its files again")
 	}
@@ -108,5 +108,6 @@ func (e *Engine) replaceHashes(id, digest string, hashes treediff.Hashes) error 
 	if err := hashes.Write(&content, digest); err != nil {
 		return err
 	}
+	defer e.snapshots.WeighLists(id)
 	return layout.ReplaceFile(e.snapshots.Hashes(id), content.Bytes())
 }

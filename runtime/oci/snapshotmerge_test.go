@@ -14,30 +14,31 @@ import (
 	"sandbox.internal/test/random"
 )
 
-// TestLongChain: a container is rolled back to its last snapshot, changed and kept far more often
-// than the kernel has layers. Each snapshot has its files, and the disk has them once.
+// TestLongChain: a container is rolled back to its last snapshot, changed and kept so often that
+// what it lies on is merged several times, and in the long form far more often than the kernel has
+// layers. Each snapshot has its files, and the disk has them once.
 func TestLongChain(t *testing.T) {
 	s := newSite(t, "crun")
 	e := s.mustOpen(t)
 	defer closeEngine(t, e)
 	w := newWanderer(t, e, random.New(t))
 	w.begin("")
-	const rounds = 300
+	rounds := random.Long(80, 300)
 	trees := filepath.Join(s.Directory, "images", "snapshots")
 	most := 0
 	for i := range rounds {
 		if i%10 == 0 {
 			w.change()
 		}
-		name := "s" + strconv.Itoa(i)
+		name := snapshotOf(i)
 		w.digests[name] = w.digest
 		take(t, e, w.id, name)
 		w.rollback(name)
 		if i >= 10 { // the container lies on it
-			if err := e.RemoveSnapshot(t.Context(), "s"+strconv.Itoa(i-10)); err != nil {
+			if err := e.RemoveSnapshot(t.Context(), snapshotOf(i-10)); err != nil {
 				t.Fatal(err)
 			}
-			delete(w.digests, "s"+strconv.Itoa(i-10))
+			delete(w.digests, snapshotOf(i-10))
 		}
 		most = max(most, len(entries(t, trees, "")))
 	}
@@ -46,7 +47,7 @@ func TestLongChain(t *testing.T) {
 		t.Errorf("%d snapshots were kept at once", most)
 	}
 	same := 0
-	err := e.CompareSnapshots(t.Context(), "s290", "s299", func(engine.FileChange) error {
+	err := e.CompareSnapshots(t.Context(), snapshotOf(rounds-10), snapshotOf(rounds-1), func(engine.FileChange) error {
 		same++
 		return nil
 	})
@@ -54,8 +55,8 @@ func TestLongChain(t *testing.T) {
 		t.Errorf("the snapshots, of the same files, differ in %d files, %v", same, err)
 	}
 	checkCounted(t, e, trees)
-	for _, name := range []string{"s290", "s294", "s299"} {
-		w.begin(name)
+	for _, ago := range []int{10, 6, 1} {
+		w.begin(snapshotOf(rounds - ago))
 	}
 	removeAll(t, e)
 	checkCounted(t, e, trees)
@@ -64,6 +65,9 @@ func TestLongChain(t *testing.T) {
 		t.Errorf("the directory of snapshots has %v", left)
 	}
 }
+
+// snapshotOf returns the name of the snapshot of a round of TestLongChain.
+func snapshotOf(round int) string { return "s" + strconv.Itoa(round) }
 
 // checkCounted demands that the snapshots that are listed are counted with what all have of the
 // disk, once.

@@ -125,11 +125,21 @@ func (e *Engine) takeSnapshot(ctx context.Context, c *containers.Container, opti
 		return has, err
 	}
 	options.MaxBytes = maxBytes
-	result, err := e.copyWritten(ctx, c, making, options, &taken)
+	last := e.lastCopy(record.Source)
+	defer last.close()
+	result, unchanged, err := e.copyWritten(ctx, c, making, last, options, &taken)
 	if err != nil {
 		return has, err
 	}
 	failpoint.Hit(CopiedFailpoint)
+	if unchanged {
+		// Where the last one was removed, what it has is counted for this one from now on.
+		if _, err := e.boundSnapshot(last.record.Chain(), maxBytes); err != nil {
+			return has, err
+		}
+		committed = true // or aborted by CommitShared
+		return making.CommitShared(taken, last.record)
+	}
 	if maxBytes > 0 {
 		maxBytes -= result.Exclusive
 		if taken.Memory != nil {
@@ -181,23 +191,26 @@ func (e *Engine) checkSnapshot(c *containers.Container, record containers.Record
 }
 
 // copyWritten copies what the container has written to the snapshot, with the memory of its
-// processes where that is asked for, and sets how long the processes did not run.
+// processes where that is asked for, and sets how long the processes did not run. Nothing is copied
+// when nothing has changed since the last copy: then the processes run on.
 func (e *Engine) copyWritten(
-	ctx context.Context, c *containers.Container, making *snapshots.Making, options engine.SnapshotOptions, taken *snapshots.Record,
-) (treecopy.Result, error) {
+	ctx context.Context, c *containers.Container, making *snapshots.Making, last lastCopy, options engine.SnapshotOptions, taken *snapshots.Record,
+) (result treecopy.Result, unchanged bool, err error) {
 	taken.Created = time.Now().UTC().Round(0) // as it comes back from a record
 	if c.Record().Fresh {
-		return treecopy.Result{}, e.copyFresh(making, taken.Base)
+		return result, false, e.copyFresh(making, taken.Base)
 	}
 	from, closeFrom, err := openWritten(c)
 	if err != nil {
-		return treecopy.Result{}, err
+		return result, false, err
 	}
 	defer closeFrom()
-	tree := &treecopy.Copy{From: from, Staging: making.Staging, MaxBytes: options.MaxBytes}
-	closePrevious := e.usePrevious(tree, taken.Source)
-	defer closePrevious()
-	var result treecopy.Result
+	tree := &treecopy.Copy{From: from, Staging: making.Staging, MaxBytes: options.MaxBytes, Previous: last.tree}
+	if !options.Memory {
+		if unchanged, err = tree.Unchanged(ctx); err != nil || unchanged {
+			return result, unchanged, err
+		}
+	}
 	compare := func(still time.Time) error {
 		if options.Memory {
 			// What the container's kernel has of the files in its memory is on the disk then.
@@ -212,7 +225,7 @@ func (e *Engine) copyWritten(
 	}
 	if c.Status() == engine.StatusRunning {
 		if err := stage(ctx, tree); err != nil {
-			return result, err
+			return result, false, err
 		}
 		taken.Frozen, err = e.processes.whileHeld(ctx, c, func(still time.Time) error {
 			taken.Created = still.UTC().Round(0)
@@ -225,7 +238,7 @@ func (e *Engine) copyWritten(
 	if err == nil {
 		err = tree.Complete(ctx, making.Tree, &result)
 	}
-	return result, err
+	return result, false, err
 }
 
 // stage copies most of the files while the processes run.
@@ -256,27 +269,31 @@ func (e *Engine) copyFresh(making *snapshots.Making, base []string) error {
 	return likeDirectory(trees[len(trees)-1], making.Tree)
 }
 
-// usePrevious has the files of the last snapshot of the same upper layer linked. Without one, or
-// with one that cannot be read, all files are copied.
-func (e *Engine) usePrevious(tree *treecopy.Copy, source string) (done func()) {
+// lastCopy is the last snapshot of an upper layer: its unchanged files are linked.
+type lastCopy struct {
+	record snapshots.Record
+	tree   *treecopy.Tree // nil without a last one, or when it cannot be read: then all files are copied
+	close  func()         // until then it stays
+}
+
+func (e *Engine) lastCopy(source string) lastCopy {
 	last, release, ok := e.snapshots.HoldLast(source)
 	if source == "" || !ok {
-		return release
+		return lastCopy{close: release}
 	}
-	index, err := treecopy.ReadIndex(e.snapshots.Index(last.ID))
+	index, err := treecopy.ReadIndex(e.snapshots.Index(last.TreeID()))
 	var root *os.File
 	if err == nil {
-		root, err = os.OpenFile(e.snapshots.Tree(last.ID), unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		root, err = os.OpenFile(e.snapshots.Tree(last.TreeID()), unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	}
 	if err != nil {
 		e.log.Warn().Err(err).Str("snapshot", last.Name).Msg("cannot read the index of the last snapshot: every file is copied")
-		return release
+		return lastCopy{close: release}
 	}
-	tree.Previous = &treecopy.Tree{Root: root, Index: index}
-	return func() {
+	return lastCopy{record: last, tree: &treecopy.Tree{Root: root, Index: index}, close: func() {
 		_ = root.Close()
 		release()
-	}
+	}}
 }
 
 // openWritten opens the upper layer of a container. The file system that bounds it stays mounted

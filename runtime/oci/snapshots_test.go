@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,7 @@ func eachSnapshotting(t *testing.T, test func(t *testing.T, s site)) {
 		"bounded":            func(s *site) { s.Users, s.DiskBytes = oci.UserNamespacesOff, 64<<20 },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newSite(t, "crun")
 			change(&s)
 			test(t, s)
@@ -74,14 +76,20 @@ func removeSnapshots(t testing.TB, e *oci.Engine) {
 	}
 }
 
+// snapshotterProgram builds the program of snapshotter once. It looks for its failpoints in its
+// working directory, which each test has for itself.
+var snapshotterProgram = sync.OnceValue(func() error {
+	return program.BuildWithFailpoints(context.Background(), programs, "failpoints", "sandbox.internal/runtime/oci/testdata/snapshotter")
+})
+
 // snapshotter runs an Engine's call in another process, which is killed at the failpoint.
 func (s site) snapshotter(t *testing.T, failpoint, call, id, name string) {
 	t.Helper()
-	directory := t.TempDir()
-	armed := program.Failpoints(filepath.Join(directory, "failpoints"))
-	if err := program.BuildWithFailpoints(t.Context(), directory, armed, "sandbox.internal/runtime/oci/testdata/snapshotter"); err != nil {
+	if err := snapshotterProgram(); err != nil {
 		t.Fatal(err)
 	}
+	directory := t.TempDir()
+	armed := program.Failpoints(filepath.Join(directory, "failpoints"))
 	if err := armed.Arm(failpoint, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +102,9 @@ func (s site) snapshotter(t *testing.T, failpoint, call, id, name string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience())
 	defer cancel()
-	printed, err := exec.CommandContext(ctx, filepath.Join(directory, "snapshotter"), string(options), call, id, name).CombinedOutput()
+	command := exec.CommandContext(ctx, filepath.Join(programs, "snapshotter"), string(options), call, id, name)
+	command.Dir = directory
+	printed, err := command.CombinedOutput()
 	if left, counted := armed.Left(failpoint); err == nil || counted != nil || left != 0 {
 		t.Fatalf("%s: the process was not killed there: %v\n%s", failpoint, errors.Join(err, counted), printed)
 	}

@@ -10,6 +10,8 @@ import (
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
 	"sandbox.internal/server/reach"
@@ -28,7 +30,7 @@ func (h *handlers) GetActivity(
 func (h *handlers) WatchActivity(
 	ctx context.Context, request gen.WatchActivityRequestObject,
 ) (gen.WatchActivityResponseObject, error) {
-	return h.activity(ctx, request.SandboxID, serve.MIMEEventStream)
+	return h.activity(ctx, request.SandboxID, respond.MIMEEventStream)
 }
 
 // activity checks who asks, and where the daemon of the sandbox is.
@@ -64,7 +66,7 @@ func (a activityAnswer) VisitGetHoldsResponse(w http.ResponseWriter) error { ret
 func (a activityAnswer) VisitWatchActivityResponse(w http.ResponseWriter) error { return a.serve(w) }
 
 func (a activityAnswer) serve(w http.ResponseWriter) error {
-	ctx, cancel := serve.UntilDraining(a.ctx)
+	ctx, cancel := listen.UntilDraining(a.ctx)
 	defer cancel()
 	caller := serve.Request(a.ctx)
 	r := caller.Clone(ctx)
@@ -104,7 +106,7 @@ func (a activityAnswer) inspect(response *http.Response) error {
 		return fmt.Errorf("%w: %d, %.40q", errOtherAnswer, response.StatusCode, kind)
 	}
 	response.Header.Set("X-Content-Type-Options", "nosniff")
-	if a.media != serve.MIMEEventStream {
+	if a.media != respond.MIMEEventStream {
 		response.Body = boundedBody{io.LimitReader(response.Body, maxActivity), response.Body}
 	}
 	return nil

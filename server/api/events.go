@@ -10,6 +10,8 @@ import (
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -68,9 +70,9 @@ func (s *eventStream) VisitStreamEventsResponse(w http.ResponseWriter) error { r
 
 func (s *eventStream) serve(w http.ResponseWriter) error {
 	defer s.feed.Close()
-	ctx, cancel := serve.UntilDraining(s.ctx)
+	ctx, cancel := listen.UntilDraining(s.ctx)
 	defer cancel()
-	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
+	out := respond.NewEventStream(s.ctx, w, respond.EventStreamOptions{})
 	var cursor int64
 	for first := true; ; first = false {
 		batch, err := s.next(ctx)
@@ -95,14 +97,14 @@ func (s *eventStream) serve(w http.ResponseWriter) error {
 
 // next waits for events, at most until a ping is due.
 func (s *eventStream) next(ctx context.Context) (lifecycle.EventBatch, error) {
-	ctx, cancel := context.WithTimeout(ctx, serve.PingInterval)
+	ctx, cancel := context.WithTimeout(ctx, respond.PingInterval)
 	defer cancel()
 	return s.feed.Next(ctx)
 }
 
 // write writes a batch to the stream. An empty batch becomes a ping, and a stream begins with one:
 // from then on the client has an id to resume from.
-func write(out *serve.EventStream, batch lifecycle.EventBatch, first bool) error {
+func write(out *respond.EventStream, batch lifecycle.EventBatch, first bool) error {
 	now := gen.SandboxEvent{Timestamp: time.Now().UTC()}
 	if batch.Reset {
 		now.Type = "reset"
@@ -129,7 +131,7 @@ func EventBody(event lifecycle.Event) ([]byte, error) {
 	return json.Marshal(toEvent(event))
 }
 
-func writeEvent(out *serve.EventStream, id int64, event any) error {
+func writeEvent(out *respond.EventStream, id int64, event any) error {
 	data, err := json.Marshal(event)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"net/http"
 
 	gen "sandbox.internal/gen/lifecycle"
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -61,7 +61,7 @@ func (a listAnswer) VisitListSandboxesResponse(w http.ResponseWriter) error {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusOK)
-	body := bufio.NewWriterSize(serve.BoundedWriter(w, 0), listBuffer)
+	body := bufio.NewWriterSize(respond.BoundedWriter(w, 0), listBuffer)
 	_, _ = body.WriteString(`{"items":[`)
 	for i := range a.listing.Items {
 		if i > 0 {

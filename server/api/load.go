@@ -8,6 +8,8 @@ import (
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -49,7 +51,7 @@ type loadStream struct {
 
 // VisitStreamHostLoadResponse implements the generated interface.
 func (s loadStream) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
-	return serve.StreamEvents(s.ctx, w, func(ctx context.Context, out *serve.EventStream) error {
+	return serve.StreamEvents(s.ctx, w, func(ctx context.Context, out *respond.EventStream) error {
 		timer := time.NewTimer(firstLoad)
 		defer timer.Stop()
 		if out.Flush() != nil {
@@ -58,7 +60,7 @@ func (s loadStream) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
 		for {
 			select {
 			case <-timer.C:
-			case <-serve.Draining(ctx):
+			case <-listen.Draining(ctx):
 				return nil
 			case <-ctx.Done():
 				return nil

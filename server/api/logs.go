@@ -7,6 +7,8 @@ import (
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -35,7 +37,7 @@ type logAnswer struct {
 
 // VisitGetLogsResponse implements the generated interface.
 func (a logAnswer) VisitGetLogsResponse(w http.ResponseWriter) error {
-	ctx, cancel := serve.UntilDraining(a.ctx)
+	ctx, cancel := listen.UntilDraining(a.ctx)
 	defer cancel()
 	opened := false
 	err := a.backend.Logs(ctx, a.id, a.options, func() io.Writer {
@@ -45,7 +47,7 @@ func (a logAnswer) VisitGetLogsResponse(w http.ResponseWriter) error {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("X-Accel-Buffering", "no")
 		w.WriteHeader(http.StatusOK)
-		out := flushingWriter{serve.BoundedWriter(w, 0), http.NewResponseController(w)}
+		out := flushingWriter{respond.BoundedWriter(w, 0), http.NewResponseController(w)}
 		_ = out.controller.Flush() // a disconnected client causes an error at the first write
 		return out
 	})

@@ -11,9 +11,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	httpserve "sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 // following is a backend whose sandbox prints a line and goes on until it ends.
@@ -59,7 +60,7 @@ func TestFollowedLogWhenTheServiceStops(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			served := make(chan error, 1)
 			go func() {
-				served <- httpserve.Serve(ctx, listener, handler, httpserve.ServeOptions{Logger: zerolog.Nop(), Grace: time.Minute})
+				served <- listen.Serve(ctx, listener, handler, listen.Options{Logger: zerolog.Nop(), Grace: time.Minute})
 			}()
 			transport := new(http.Transport)
 			defer transport.CloseIdleConnections()
@@ -85,7 +86,7 @@ func TestFollowedLogWhenTheServiceStops(t *testing.T) {
 				t.Errorf("the log ends with %q, %v", rest, err)
 			}
 			stop()
-			if err := <-served; err != nil {
+			if err := wait.For(t, "the end of the server", served); err != nil {
 				t.Error(err)
 			}
 		})

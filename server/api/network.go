@@ -8,6 +8,8 @@ import (
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -67,8 +69,8 @@ func (h *handlers) ListNetworkDecisions(
 	if _, err := h.authorized(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
-	follow := serve.Accepts(serve.Request(ctx), serve.MIMEEventStream)
-	ctx, cancel := serve.UntilDraining(ctx)
+	follow := serve.Accepts(serve.Request(ctx), respond.MIMEEventStream)
+	ctx, cancel := listen.UntilDraining(ctx)
 	decisions, err := h.backend.NetworkDecisions(ctx, request.SandboxID,
 		lifecycle.DecisionsRequest{Follow: follow, LastEventID: value(request.Params.LastEventID)})
 	if err != nil {
@@ -122,13 +124,13 @@ func (a decisionsAnswer) VisitListNetworkDecisionsResponse(w http.ResponseWriter
 	defer func() { _ = a.decisions.Close() }()
 	kind := "application/json"
 	if a.follow {
-		kind = serve.MIMEEventStream
+		kind = respond.MIMEEventStream
 		w.Header().Set("Cache-Control", "no-cache")
 	}
 	w.Header().Set("Content-Type", kind)
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	out := flushingWriter{serve.BoundedWriter(w, 0), http.NewResponseController(w)}
+	out := flushingWriter{respond.BoundedWriter(w, 0), http.NewResponseController(w)}
 	_ = out.controller.Flush() // a disconnected client causes an error at the first write
 	_, err := io.Copy(out, a.decisions)
 	if a.follow && (a.ctx.Err() != nil || errors.Is(err, io.ErrUnexpectedEOF)) {

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/keys"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
@@ -136,7 +137,7 @@ func (p *ports) forward(c echo.Context, sandbox lifecycle.Sandbox, location life
 		}
 	}
 	name := strconv.Itoa(port)
-	serve.ForwardBody(c.Request())
+	listen.ForwardBody(c.Request())
 	r, _ := reach.TakeSignatures(c.Request())
 	r = reach.WithoutKeys(r, p.keys.Holds)
 	set := map[string]string{lifecycle.TokenHeader: location.Token}

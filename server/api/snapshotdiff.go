@@ -9,6 +9,7 @@ import (
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/respond"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -66,7 +67,7 @@ func (a archiveAnswer) VisitGetSnapshotDiffResponse(w http.ResponseWriter) error
 	w.Header().Set("Content-Type", mimeTar)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(http.StatusOK)
-	_, err = io.Copy(serve.BoundedWriter(w, 0), io.MultiReader(bytes.NewReader(first[:n]), a.archive))
+	_, err = io.Copy(respond.BoundedWriter(w, 0), io.MultiReader(bytes.NewReader(first[:n]), a.archive))
 	return err
 }
 

@@ -14,6 +14,7 @@ import (
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -115,7 +116,7 @@ func (h *handlers) waitForSnapshot(
 	if limit == 0 {
 		return snapshot, nil
 	}
-	ctx, cancel := serve.UntilDraining(ctx)
+	ctx, cancel := listen.UntilDraining(ctx)
 	defer cancel()
 	snapshot, err := store.AwaitSnapshot(ctx, id, limit)
 	if err != nil {
@@ -277,7 +278,7 @@ func (h *handlers) waitForForks(ctx context.Context, prefer *string, results []l
 	if limit == 0 {
 		return nil
 	}
-	ctx, cancel := serve.UntilDraining(ctx)
+	ctx, cancel := listen.UntilDraining(ctx)
 	defer cancel()
 	end := time.Now().Add(limit)
 	for i := range results {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -66,7 +66,7 @@ func (h *handlers) wait(
 	if limit == 0 {
 		return sandbox, nil
 	}
-	ctx, cancel := serve.UntilDraining(ctx)
+	ctx, cancel := listen.UntilDraining(ctx)
 	defer cancel()
 	sandbox, err := h.backend.AwaitStable(ctx, id, limit)
 	if err != nil {

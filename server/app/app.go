@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/audit"
 	"sandbox.internal/server/compat"
@@ -247,8 +248,8 @@ func (a *App) Run(ctx context.Context) error {
 	a.logger.Info().Str("address", a.Addr()).Msg("lifecycle service listens")
 	handler, stop := a.edge(ctx)
 	defer stop()
-	err := serve.Serve(ctx, a.listener, handler, serve.ServeOptions{
-		Logger: a.logger, Grace: stopGrace, MaxConnections: a.most, MaxUnauthenticated: min(serve.MaxUnauthenticated(), max(1, a.most/2)),
+	err := listen.Serve(ctx, a.listener, handler, listen.Options{
+		Logger: a.logger, Grace: stopGrace, MaxConnections: a.most, MaxUnauthenticated: min(listen.MaxUnauthenticated(), max(1, a.most/2)),
 	})
 	a.logger.Info().Msg("lifecycle service stopping; sandboxes keep running")
 	return err

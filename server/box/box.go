@@ -9,7 +9,7 @@ package box
 import (
 	"context"
 	"fmt"
-	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +19,11 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/engine/fair"
+	"sandbox.internal/server/box/internal/daemon"
+	"sandbox.internal/server/box/internal/hostpaths"
+	"sandbox.internal/server/box/internal/images"
+	"sandbox.internal/server/box/internal/proof"
+	"sandbox.internal/server/box/internal/spares"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -49,7 +54,7 @@ type Options struct {
 	Instance string
 	// ImageGrants keeps which keys may have images that were pulled with credentials; nil keeps it
 	// in memory alone.
-	ImageGrants ImageGrants
+	ImageGrants images.Grants
 	// ExecdImage is the image whose directory lifecycle.DaemonPath holds the daemon that every
 	// sandbox gets.
 	ExecdImage string
@@ -117,16 +122,13 @@ const (
 type Containers struct {
 	options     Options
 	info        engine.Info
-	pinger      *pinger
-	watcher     *http.Client // of reports of execds
-	asker       *http.Client
-	spares      *spares
-	images      *imageAccess
+	daemons     *daemon.Clients
+	spares      *spares.Spares
+	images      *images.Access
 	starts      *fair.Queue
 	inspections chan struct{}
 
-	hostPaths lifecycle.HostPaths
-	pins      bool // host paths are pinned in PinDirectory
+	hostPaths hostpaths.Paths
 
 	filling  chan struct{} // one element while the volume that holds execd is looked for and filled
 	volumeMu sync.Mutex
@@ -143,20 +145,24 @@ type Containers struct {
 // image available. ctx bounds the opening only.
 func Open(ctx context.Context, options Options) (*Containers, error) {
 	c := &Containers{
-		options: options, pinger: newPinger(), watcher: newWatcher(), asker: newAsker(),
+		options: options, daemons: daemon.New(),
 		starts: fair.New(concurrentStarts, reservedStarts), inspections: make(chan struct{}, concurrentInspections),
 		filling: make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err := c.prepare(ctx); err != nil {
 		c.cancel()
-		c.pinger.close()
+		c.daemons.Close()
 		return nil, err
 	}
 	if c.options.HostNetwork {
 		c.options.SpareNetworks = 0
 	}
-	c.spares = newSpares(c, c.options.SpareNetworks)
+	c.spares = spares.New(spares.Networks{
+		Size: c.options.SpareNetworks, Clock: c.options.Clock, Log: c.options.Logger, Record: c.spareRecord, GiveUp: c.cancel,
+		Start:  func(record lifecycle.Record) error { return c.startNetwork(c.ctx, record) },
+		Remove: func(record lifecycle.Record) error { return c.removeNetwork(c.ctx, record) },
+	})
 	return c, nil
 }
 
@@ -165,17 +171,11 @@ func (c *Containers) prepare(ctx context.Context) error {
 	if c.info, err = c.options.Engine.Info(ctx); err != nil {
 		return fmt.Errorf("ask the container engine: %w", err)
 	}
-	if c.images, err = openImageAccess(ctx, c.options); err != nil {
+	if c.images, err = images.Open(ctx, c.options.Engine, c.options.ImageGrants, c.options.Logger); err != nil {
 		return err
 	}
-	c.hostPaths = hostPathRules(c.options, c.info)
-	if c.options.PinDirectory != "" {
-		if c.options.PinDirectory, err = preparePins(c.options.PinDirectory); err != nil {
-			c.options.Logger.Warn().Err(err).Msg("host paths cannot be pinned: a process that can write to a directory above one could exchange it while a sandbox is started")
-		} else {
-			c.pins = true
-		}
-	}
+	rules := lifecycle.HostPaths{None: c.options.NoHostVolumes, Allowed: c.options.AllowedHostPaths}
+	c.hostPaths = hostpaths.New(rules, slices.Concat(c.info.OwnPaths, c.options.OwnPaths), c.options.PinDirectory, c.options.Logger)
 	c.options.Logger.Info().Str("engine", c.info.Name).Str("version", c.info.Version).Str("cgroup", c.info.CgroupVersion).
 		Int("cpus", c.info.CPUs).Int64("memory_bytes", c.info.MemoryBytes).Msg("container engine answers")
 	if c.info.Connected && !c.options.HostNetwork && c.options.EgressImage == "" {
@@ -186,25 +186,39 @@ func (c *Containers) prepare(ctx context.Context) error {
 		return fmt.Errorf("make execd available from runtime.execd_image %q: %w", c.options.ExecdImage, err)
 	}
 	if c.options.EgressImage != "" && !c.options.HostNetwork {
-		if _, err := c.images.own(ctx, c.options.EgressImage); err != nil {
+		if _, err := c.images.Own(ctx, c.options.EgressImage); err != nil {
 			return fmt.Errorf("make egress.image %q available: %w", c.options.EgressImage, err)
 		}
 	}
-	if err := c.checkLimits(ctx); err != nil {
+	o := c.options
+	if o.Key == nil {
+		o.Key = func(name string) string { return "sandbox." + name }
+	}
+	tried := proof.Proof{
+		Engine: o.Engine, Info: c.info, Log: o.Logger, Security: o.Security, Instance: o.Instance, Owned: c.ours(), Key: o.Key,
+		AllowUnenforced: o.AllowUnenforcedLimits, PidsLimit: o.PIDsLimit, ExecdImage: o.ExecdImage, ImageID: c.daemonImage(),
+	}
+	if err := tried.Limits(ctx); err != nil {
 		return err
 	}
-	return c.checkClasses(ctx)
+	return tried.Classes(ctx, o.RuntimeClasses)
 }
 
 // Info returns what the engine said about itself when it was opened.
 func (c *Containers) Info() engine.Info { return c.info }
 
+// Images returns what manages the images of the engine, where store is the engine's own. Pulls go
+// through the engine, which may be measured.
+func (c *Containers) Images(ctx context.Context, store engine.ImageStore) lifecycle.ImageStore {
+	return images.NewStore(ctx, c.images, store)
+}
+
 // Close removes the networks that no sandbox has taken, and breaks off what is under way.
 // Containers of sandboxes go on running.
 func (c *Containers) Close() {
-	c.spares.close()
+	c.spares.Close()
 	c.cancel()
-	c.pinger.close()
+	c.daemons.Close()
 }
 
 // Ready returns an error when the engine does not answer.
@@ -243,7 +257,7 @@ func (c *Containers) Assign(record *lifecycle.Record) {
 	withSidecar := !c.options.HostNetwork && c.options.EgressImage != "" && class.EgressSidecar
 	// A spare is a sidecar where there are sidecars at all. A runtime with a network stack of its
 	// own is not tried on another's network.
-	if usable := withSidecar || c.options.EgressImage == "" && class.Handler == ""; usable && c.spares.take(record) {
+	if usable := withSidecar || c.options.EgressImage == "" && class.Handler == ""; usable && c.spares.Take(record) {
 		return
 	}
 	if withSidecar {
@@ -278,7 +292,7 @@ func (c *Containers) Host(record *lifecycle.Record) string {
 
 // SpareNetworkCounts returns how many networks that were made ahead are free, how many sandboxes
 // have taken one, and how many found none.
-func (c *Containers) SpareNetworkCounts() (free, taken, missed int) { return c.spares.count() }
+func (c *Containers) SpareNetworkCounts() (free, taken, missed int) { return c.spares.Count() }
 
 // daemonVolume returns the name of the volume that holds execd, and fills it first when that has
 // not been done.
@@ -295,7 +309,7 @@ func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
 	if volume != "" {
 		return volume, nil
 	}
-	imageID, err := c.images.own(ctx, c.options.ExecdImage)
+	imageID, err := c.images.Own(ctx, c.options.ExecdImage)
 	if err != nil {
 		return "", err
 	}

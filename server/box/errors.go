@@ -28,7 +28,8 @@ func translated(err error) error {
 // boxError is an engine's error of a kind that the rules of sandboxes distinguish.
 type boxError struct{ kind, cause error }
 
-func (e boxError) Error() string   { return e.cause.Error() }
+func (e boxError) Error() string { return e.cause.Error() }
+
 func (e boxError) Unwrap() []error { return []error{e.kind, e.cause} }
 
 // failure returns why a launch failed, for good, in the terms of a sandbox's status.

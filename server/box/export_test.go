@@ -1,18 +1,14 @@
 package box
 
 import (
-	"time"
-
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/box/internal/daemon"
 	"sandbox.internal/server/lifecycle"
 )
 
-// AskAgain is the pause before the next question to an execd that does not answer yet.
-func AskAgain(waited time.Duration) time.Duration { return askAgain(waited) }
-
 // Unopened returns a Containers of which nothing is proved and nothing made available.
 func Unopened(options Options) *Containers {
-	return &Containers{options: options, watcher: newWatcher(), asker: newAsker()}
+	return &Containers{options: options, daemons: daemon.New()}
 }
 
 // With sets what the engine has said of itself.

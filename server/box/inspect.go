@@ -124,8 +124,8 @@ func (c *Containers) Stop(ctx context.Context, record lifecycle.Record) error {
 // Remove removes everything of the box, its containers concurrently. Removing a missing box
 // succeeds.
 func (c *Containers) Remove(ctx context.Context, record lifecycle.Record) error {
-	defer c.spares.begin()()
-	c.spares.claim(record.Box)
+	defer c.spares.Begin()()
+	c.spares.Claim(record.Box)
 	var group sync.WaitGroup
 	var network error
 	// Nothing of the sandbox passes any more once the owner of its network has ended.

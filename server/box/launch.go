@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/box/internal/daemon"
+	"sandbox.internal/server/box/internal/images"
 	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
 )
@@ -103,7 +105,7 @@ func (l *launching) make(ctx context.Context) error {
 		return err
 	}
 	defer c.starts.Give(owner)
-	defer c.spares.begin()()
+	defer c.spares.Begin()()
 	if err := l.makeNetwork(ctx); err != nil {
 		return err
 	}
@@ -118,7 +120,7 @@ func (l *launching) make(ctx context.Context) error {
 	if err := c.ownVolumes(ctx, l.record); err != nil {
 		return err
 	}
-	release, err := c.pinAll(l.record, spec.Mounts)
+	release, err := c.hostPaths.PinAll(l.record, spec.Mounts)
 	if err != nil {
 		return err
 	}
@@ -136,7 +138,7 @@ func (l *launching) make(ctx context.Context) error {
 		return err
 	}
 	l.Reached(lifecycle.StageStarted)
-	return c.checkMounted(l.record.Spec.Volumes, spec.Mounts)
+	return c.hostPaths.CheckMounted(l.record.Spec.Volumes, spec.Mounts)
 }
 
 // create creates a container unless it exists. This and start are seen through even when the
@@ -163,9 +165,9 @@ func (l *launching) image(ctx context.Context) (string, error) {
 	if l.record.Spec.SnapshotID != "" {
 		return l.record.EngineImage, nil // whoever may have the snapshot may have its image
 	}
-	auth := registryAuth(l.Auth)
-	request := imageRequest{ref: l.record.Sandbox.Image, auth: auth, key: l.record.Sandbox.Owner, admin: l.record.ByAdmin}
-	imageID, err := l.containers.images.ensure(ctx, request, func(progress string) {
+	auth := images.RegistryAuth(l.Auth)
+	request := images.Request{Ref: l.record.Sandbox.Image, Auth: auth, Key: l.record.Sandbox.Owner, Admin: l.record.ByAdmin}
+	imageID, err := l.containers.images.Ensure(ctx, request, func(progress string) {
 		l.Waiting(lifecycle.ReasonImagePulling, progress)
 	})
 	if errors.Is(err, engine.ErrImage) && l.record.NeedsAuth && auth == nil {
@@ -226,18 +228,18 @@ func (l *launching) awaitDaemon(ctx context.Context) (lifecycle.Place, error) {
 			return box.Place, nil
 		}
 		switch now := c.options.Clock(); {
-		case !errors.Is(lastErr, errNotDaemon):
+		case !errors.Is(lastErr, daemon.ErrNotDaemon):
 			foreign = time.Time{}
 		case foreign.IsZero():
 			foreign = now
-		case now.Sub(foreign) >= foreignPatience:
+		case now.Sub(foreign) >= daemon.ForeignPatience:
 			return lifecycle.Place{}, replaced(lastErr)
 		}
 	}
 	if err := ctx.Err(); err != nil {
 		return lifecycle.Place{}, err
 	}
-	if errors.Is(lastErr, errNotDaemon) {
+	if errors.Is(lastErr, daemon.ErrNotDaemon) {
 		return lifecycle.Place{}, replaced(lastErr)
 	}
 	return lifecycle.Place{}, lifecycle.BoxFailuref(lifecycle.ReasonProvisionTimeout,
@@ -264,8 +266,8 @@ func (l *launching) answers(ctx context.Context, place lifecycle.Place, began ti
 		return errors.New("the engine has not published its port")
 	}
 	c := l.containers
-	asked := daemon{host: c.Host(&l.record), port: place.Port, token: l.record.Token}
-	if err := c.pinger.awaitAnswer(ctx, asked, began, 200*time.Millisecond); err != nil {
+	asked := c.addressOf(&l.record, place.Port)
+	if err := c.daemons.AwaitAnswer(ctx, asked, began, 200*time.Millisecond); err != nil {
 		return err
 	}
 	return l.Ready(place)

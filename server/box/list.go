@@ -18,12 +18,12 @@ func (c *Containers) ours() map[string]string { return Labels(c.options.Instance
 // List returns every box of this service that the engine has, and what is left of others, but for
 // networks that were made ahead.
 func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
-	spares := c.spares.boxes()
+	spares := c.spares.Boxes()
 	containers, err := c.options.Engine.List(ctx, c.ours())
 	if err != nil {
 		return nil, translated(err)
 	}
-	spares = append(spares, c.spares.boxes()...) // those that were made meanwhile
+	spares = append(spares, c.spares.Boxes()...) // those that were made meanwhile
 	var boxes []lifecycle.BoxListing
 	at := map[string]int{} // index in boxes, by identity
 	for _, container := range containers {
@@ -106,7 +106,7 @@ func (c *Containers) Watch(ctx context.Context, ready func(), handle func(id str
 		engine.EventThawed:  lifecycle.BoxEventThawed,
 	}
 	subscribed := func() {
-		c.spares.replace() // they may have ended before
+		c.spares.Replace() // they may have ended before
 		ready()
 	}
 	return c.options.Engine.Watch(ctx, c.ours(), subscribed, func(event engine.Event) {
@@ -114,7 +114,7 @@ func (c *Containers) Watch(ctx context.Context, ready func(), handle func(id str
 		what, known := events[event.Type]
 		if !known {
 			what = lifecycle.BoxEventEnded
-			c.spares.ended(id)
+			c.spares.Ended(id)
 		}
 		handle(id, what)
 	})

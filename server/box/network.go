@@ -51,7 +51,7 @@ func (l *launching) makeNetwork(ctx context.Context) error {
 	if name == "" {
 		return nil
 	}
-	if c.spares.claim(l.record.Box) {
+	if c.spares.Claim(l.record.Box) {
 		err := c.useSpare(ctx, l.record)
 		if err == nil || ctx.Err() != nil {
 			return err

@@ -71,7 +71,7 @@ func (l *launching) startAgain(ctx context.Context) error {
 		return err
 	}
 	defer c.starts.Give(owner)
-	defer c.spares.begin()()
+	defer c.spares.Begin()()
 	if err := l.makeNetwork(ctx); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (l *launching) startAgain(ctx context.Context) error {
 	}
 	// The rules may have changed, and the disk. The engine mounts what it was given, and follows no
 	// symbolic link to it any more.
-	mounts, release, err := c.pinAgain(l.record)
+	mounts, release, err := c.hostPaths.PinAgain(l.record)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (l *launching) startAgain(ctx context.Context) error {
 	if err := c.start(l.name); err != nil {
 		return err
 	}
-	return c.checkMounted(l.record.Spec.Volumes, mounts)
+	return c.hostPaths.CheckMounted(l.record.Spec.Volumes, mounts)
 }
 
 // stopAgain ends what a restart that has failed has started. What it leaves, the next restart or

@@ -32,7 +32,7 @@ func joinSidecar(box string, spec *engine.ContainerSpec) {
 // startSidecar starts the sidecar of a record and returns when its firewall is installed, with the
 // record's policy.
 func (c *Containers) startSidecar(ctx context.Context, record lifecycle.Record) error {
-	imageID, err := c.images.own(ctx, record.Sidecar.Image)
+	imageID, err := c.images.Own(ctx, record.Sidecar.Image)
 	if err != nil {
 		return err
 	}

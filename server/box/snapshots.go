@@ -9,6 +9,7 @@ import (
 	"maps"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/box/internal/images"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -211,8 +212,8 @@ func (c *Containers) Rollback(ctx context.Context, record lifecycle.Record, id s
 	if err := c.SnapshotsUnsupported(); err != nil {
 		return err
 	}
-	if c.pins { // the engine may make the container again
-		_, release, err := c.pinAgain(record)
+	if c.hostPaths.Pinned() { // the engine may make the container again
+		_, release, err := c.hostPaths.PinAgain(record)
 		if err != nil {
 			return &lifecycle.BoxFailure{Reason: lifecycle.ReasonRollbackFailed, Message: err.Error()}
 		}
@@ -290,7 +291,7 @@ func (c *Containers) ExportSnapshot(ctx context.Context, id, name string) (lifec
 	image, err := c.options.Snapshots.ExportSnapshot(ctx, snapshotName(id), name)
 	switch {
 	case err == nil:
-		err = c.images.loaded(ctx, []engine.Image{image})
+		err = c.images.Loaded(ctx, []engine.Image{image})
 	case errors.Is(err, engine.ErrInvalid):
 		err = lifecycle.Invalidf("body/name: %v", err)
 	case errors.Is(err, engine.ErrNoSnapshot):
@@ -300,5 +301,5 @@ func (c *Containers) ExportSnapshot(ctx context.Context, id, name string) (lifec
 	default:
 		err = translated(err)
 	}
-	return fromEngine([]engine.Image{image})[0], err
+	return images.FromEngine([]engine.Image{image})[0], err
 }

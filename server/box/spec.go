@@ -73,7 +73,7 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, directory s
 	}
 	mounts := []engine.Mount{{Directory: directory, Target: lifecycle.DaemonPath, ReadOnly: true}}
 	for i, v := range record.Spec.Volumes {
-		mount, err := c.mount(i, v)
+		mount, err := c.hostPaths.Mount(i, v)
 		if err != nil {
 			return engine.ContainerSpec{}, err
 		}

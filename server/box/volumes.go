@@ -33,7 +33,7 @@ func (c *Containers) checkVolumes(ctx context.Context, volumes []lifecycle.Volum
 	soon, cancel := context.WithTimeout(ctx, labelsTimeout)
 	defer cancel()
 	for i, v := range volumes {
-		if _, err := c.mount(i, v); err != nil {
+		if _, err := c.hostPaths.Mount(i, v); err != nil {
 			return err
 		}
 		if v.ClaimName == "" || role == lifecycle.RoleAdmin {
@@ -89,29 +89,6 @@ func (c *Containers) mayMount(labels map[string]string, owner string) bool {
 
 func ownedByAnother(i int, v lifecycle.Volume) *lifecycle.Error {
 	return lifecycle.Forbiddenf("volumes[%d].pvc.claimName: volume %q belongs to another API key, or was not made by this service", i, v.ClaimName)
-}
-
-// checkMounted resolves the host's paths once more, after the engine has mounted them, where they
-// could not be pinned: another process may have put a link in the place of a directory between the
-// check and the mount. A link that was there for that moment only is not found.
-func (c *Containers) checkMounted(volumes []lifecycle.Volume, mounted []engine.Mount) error {
-	if c.pins {
-		return nil
-	}
-	for i, v := range volumes {
-		if v.HostPath == "" {
-			continue
-		}
-		again, err := c.mount(i, v)
-		if err != nil || !slices.Contains(mounted, again) {
-			return exchanged(i, v)
-		}
-	}
-	return nil
-}
-
-func exchanged(i int, v lifecycle.Volume) error {
-	return lifecycle.BoxFailuref(lifecycle.ReasonContainerError, "volumes[%d].host.path: %q %v", i, v.HostPath, errExchanged)
 }
 
 // wrongTarget names the field of a volume that the image has no place for. Any other error stays as

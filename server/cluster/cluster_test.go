@@ -36,7 +36,7 @@ func TestLife(t *testing.T) {
 		waited <- err
 	}()
 	s.play(t, id, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
-	must(t, <-waited)
+	must(t, wait.For(t, "the answer", waited))
 	sandbox := awaitState(t, c, id, lifecycle.StateRunning)
 	if _, ok := sandbox.Reached(lifecycle.StageReady); !ok || sandbox.Status.Reason != lifecycle.ReasonContainerRunning {
 		t.Errorf("running, it is %+v", sandbox)

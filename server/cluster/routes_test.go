@@ -82,7 +82,7 @@ func TestRoutesOfAnIngress(t *testing.T) {
 	s.remove(t, after)
 	wait.Until(t, "it is forgotten", func() bool { _, ok := table.get(after); return !ok })
 	stop()
-	must(t, <-done)
+	must(t, wait.For(t, "the end of the table", done))
 	if version := s.batch(t, failed).ResourceVersion; version != unchanged {
 		t.Error("the ingress has written to a BatchSandbox")
 	}

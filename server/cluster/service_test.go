@@ -35,7 +35,7 @@ func TestServices(t *testing.T) {
 		go func() { stopped <- service.Run(ctx) }()
 		t.Cleanup(func() {
 			stop()
-			must(t, <-stopped)
+			must(t, wait.For(t, "the end of the service", stopped))
 		})
 		urls = append(urls, "http://"+service.Addr())
 	}

@@ -15,6 +15,7 @@ import (
 
 	"sandbox.internal/server/compat"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 const id = "5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11"
@@ -370,10 +371,10 @@ func TestKeep(t *testing.T) {
 		edge.Keep(ctx)
 	}()
 	for _, want := range []string{"renew endless 23h59m0s", "delete due"} {
-		if got := <-b.done; got != want {
+		if got := wait.For(t, "a change", b.done); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
 	cancel()
-	<-stopped
+	wait.For(t, "the end of the keeper", stopped)
 }

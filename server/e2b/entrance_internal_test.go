@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/test/wait"
 )
@@ -301,11 +302,11 @@ func TestUploadToAPort(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() {
-		served <- serve.Serve(ctx, listener, e.Before(http.NotFoundHandler()), serve.ServeOptions{MaxUnauthenticated: 1})
+		served <- listen.Serve(ctx, listener, e.Before(http.NotFoundHandler()), listen.Options{MaxUnauthenticated: 1})
 	}()
 	defer func() {
 		stop()
-		if err := <-served; err != nil {
+		if err := wait.For(t, "the end of the server", served); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -11,6 +11,7 @@ import (
 
 	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
 	"sandbox.internal/server/reach"
@@ -70,8 +71,8 @@ func (e *Edge) visit(c echo.Context) error {
 	}
 	// The id of the sandbox let the request in. Among the connections without a key, whose number
 	// and bytes are bounded, an upload of more than 4 MiB would be cut, and the oldest WebSocket.
-	serve.NoteAuthenticated(r.Context())
-	serve.ForwardBody(r)
+	listen.NoteAuthenticated(r.Context())
+	listen.ForwardBody(r)
 	name := strconv.Itoa(v.port)
 	err := e.proxy.Forward(c.Response(), reach.WithoutKeys(r, e.IsKey), proxy.Target{
 		Address:      target.daemon,

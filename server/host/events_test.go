@@ -124,7 +124,7 @@ func TestFeedEndsWithTheHost(t *testing.T) {
 		ended <- err
 	}()
 	m.host.Close()
-	if err := <-ended; kindOf(err) != lifecycle.KindUnavailable {
+	if err := wait.For(t, "the end of the feed", ended); kindOf(err) != lifecycle.KindUnavailable {
 		t.Errorf("the end: %v", err)
 	}
 }

@@ -14,6 +14,18 @@ func (h *Host) Sweep() { h.sweep() }
 // did not answer.
 func (h *Host) CheckSidecars(missed map[*actor]bool) map[*actor]bool { return h.checkSidecars(missed) }
 
+// UnwantSnapshot does what a fork does whose snapshot could not be deleted.
+func (h *Host) UnwantSnapshot(id string) { h.snapshots.unwant(id) }
+
+// LoseSnapshot does what the start of the host does for a snapshot that the engine does not have.
+func (h *Host) LoseSnapshot(ctx context.Context, id string) error {
+	k, err := h.snapshots.get(id)
+	if err != nil {
+		return err
+	}
+	return h.lostSnapshot(ctx, k)
+}
+
 // WaitingSnapshots returns how many snapshots wait until others are taken, each first of its
 // sandbox.
 func (h *Host) WaitingSnapshots() int { return h.snapshots.slots.waits() }

@@ -169,15 +169,15 @@ func (h *Host) forkSnapshot(
 	return taken, err
 }
 
-// dropSnapshot deletes a temporary snapshot. Where that fails it expires at once, and the start of
-// the next service deletes it, too. The fork's client may be gone.
+// dropSnapshot deletes a temporary snapshot. Where that fails it is tried again until it succeeds,
+// and the start of the next service deletes it, too. The fork's client may be gone.
 func (h *Host) dropSnapshot(id string) {
 	ctx, cancel := context.WithTimeout(h.ctx, dropTimeout)
 	defer cancel()
 	err := h.DeleteSnapshot(ctx, id)
 	if err != nil && h.ctx.Err() == nil && !isKind(err, lifecycle.KindNoSnapshot) {
 		h.options.Logger.Error().Err(err).Str("snapshot_id", id).Msg("cannot delete the snapshot of a fork; retrying")
-		h.snapshots.expire(id, h.options.Clock())
+		h.snapshots.unwant(id)
 	}
 }
 

@@ -625,6 +625,52 @@ func TestForkWhoseClientGoes(t *testing.T) {
 	}
 }
 
+// changingStore is a store that holds the digest of a snapshot until the gate is open, and says
+// when a snapshot could not be saved.
+type changingStore struct {
+	*watchedStore
+	gate   *gate
+	failed chan struct{} // holds one
+}
+
+func (s *changingStore) SaveSnapshotUnsynced(ctx context.Context, snapshot lifecycle.Snapshot) error {
+	if err := s.gate.fault(ctx, snapshot.ID); err != nil {
+		return err
+	}
+	return s.watchedStore.SaveSnapshotUnsynced(ctx, snapshot)
+}
+
+func (s *changingStore) SaveSnapshot(ctx context.Context, snapshot lifecycle.Snapshot, r *lifecycle.Record, events ...lifecycle.Event) error {
+	err := s.watchedStore.SaveSnapshot(ctx, snapshot, r, events...)
+	if err != nil {
+		select {
+		case s.failed <- struct{}{}:
+		default:
+		}
+	}
+	return err
+}
+
+// TestUnwantedSnapshotGoes: a snapshot that could not be deleted is deleted once the store can save
+// that, although another change of the snapshot began before and ended after the attempt.
+func TestUnwantedSnapshotGoes(t *testing.T) {
+	m := newMachine(t)
+	store := &changingStore{m.store, newGate(), make(chan struct{}, 1)}
+	m.options.Store = store
+	m.start()
+	kept := m.keep(m.running())
+	store.gate.await(t)
+	m.store.fail(callSaveSnapshot, errDisk)
+	m.host.UnwantSnapshot(kept.ID)
+	close(store.gate.open)
+	wait.For(t, "an attempt to delete the snapshot", store.failed)
+	if got := m.awaitDigest(kept.ID); got == "" || !m.snapshot(kept.ID).ExpiresAt.IsZero() {
+		t.Errorf("the snapshot is %+v", m.snapshot(kept.ID))
+	}
+	m.store.fail(callSaveSnapshot, nil)
+	m.awaitRemoval(kept.ID)
+}
+
 // TestForkThatFails leaves nothing.
 func TestForkThatFails(t *testing.T) {
 	m := newMachine(t).start()

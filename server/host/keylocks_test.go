@@ -41,7 +41,7 @@ func TestKeyedCreatesDoNotWaitForEachOther(t *testing.T) {
 		t.Error("the same key was answered before the first request was")
 	}
 	close(during.open)
-	first := <-answer
+	first := wait.For(t, "the answer to the first request", answer)
 	again, err := m.host.Create(t.Context(), slow, options)
 	if err != nil || again.ID != first.ID {
 		t.Errorf("the same key once more: %s, %v; want %s", again.ID, err, first.ID)

@@ -11,6 +11,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
 )
 
 func itoa(i int) string { return strconv.Itoa(i) }
@@ -121,9 +122,9 @@ func TestLogsAreFollowedFromBeforeTheStart(t *testing.T) {
 	go func() {
 		done <- m.host.Logs(context.Background(), id, lifecycle.LogOptions{Follow: true}, func() io.Writer { close(opened); return &out })
 	}()
-	<-opened // although nothing runs yet
+	wait.For(t, "the begin of the answer", opened) // although nothing runs yet
 	close(pull.open)
-	if err := <-done; err != nil || out.String() != "hello\n" {
+	if err := wait.For(t, "the end of the logs", done); err != nil || out.String() != "hello\n" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

@@ -252,5 +252,5 @@ func answer(t *testing.T, address, port string, token func() string) {
 			_ = connection.Close()
 		}
 	}()
-	t.Cleanup(func() { _ = listener.Close(); <-done })
+	t.Cleanup(func() { _ = listener.Close(); wait.For(t, "the end of the listener", done) })
 }

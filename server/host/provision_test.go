@@ -352,6 +352,6 @@ func TestAnotherAnswersForExecd(t *testing.T) {
 		})
 	}
 	if len(visited) > 0 {
-		t.Errorf("a redirection was followed to %s", <-visited)
+		t.Errorf("a redirection was followed to %s", wait.For(t, "the address", visited))
 	}
 }

@@ -112,12 +112,13 @@ func (h *Host) expireSnapshots() {
 	}
 }
 
-// deleteDueSnapshots deletes the snapshots whose time is up, and those that have failed and are too
-// many, and returns when to look again. The service must not end meanwhile.
+// deleteDueSnapshots deletes the snapshots whose time is up, those that could not be deleted when
+// they were to be, and those that have failed and are too many. It returns when to look again. The
+// service must not end meanwhile.
 func (h *Host) deleteDueSnapshots() time.Duration {
 	now, next := h.options.Clock(), time.Hour
 	failed := map[string][]lifecycle.Snapshot{}
-	var due []string
+	due := h.snapshots.unwanted()
 	for _, s := range h.snapshots.all() {
 		switch {
 		case s.Status.State == lifecycle.SnapshotDeleting:

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"time"
@@ -50,8 +49,8 @@ func (h *Host) digestSnapshots() {
 // errNotSaved is why a digest is not in the store.
 var errNotSaved = errors.New("the store cannot save it")
 
-// digestSnapshot has the digest of a snapshot made, and saves it. That is no event, and a loss of
-// power may undo it: the next service does it again.
+// digestSnapshot has the digest of a snapshot made, and saves it, if the snapshot is still Ready.
+// That is no event, and a loss of power may undo it: the next service does it again.
 func (h *Host) digestSnapshot(k *kept) error {
 	digest, err := h.options.Boxes.DigestSnapshot(k.ctx, k.id)
 	if err != nil {
@@ -64,7 +63,7 @@ func (h *Host) digestSnapshot(k *kept) error {
 	defer unlock()
 	record, gone, _ := h.snapshots.read(k)
 	if gone || record.Status.State != lifecycle.SnapshotReady {
-		return context.Canceled
+		return nil
 	}
 	record.TreeDigest = digest
 	if err := h.options.Store.SaveSnapshotUnsynced(h.ctx, record); err != nil {

@@ -1,9 +1,12 @@
 package host_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"testing"
+
+	"github.com/rs/zerolog"
 
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/test/wait"
@@ -100,5 +103,32 @@ func TestDigestOfDeleted(t *testing.T) {
 	m.engine.write(container(id), "next")
 	if next := m.keep(id); next.Status.State != lifecycle.SnapshotReady || m.awaitDigest(next.ID) != "sha256:next" {
 		t.Errorf("the next snapshot is %+v", next)
+	}
+}
+
+// TestDigestOfLost: a snapshot that turns out to be lost while its digest is made gets none, and
+// the log has no failure of the digest.
+func TestDigestOfLost(t *testing.T) {
+	m := newMachine(t)
+	var log bytes.Buffer
+	m.options.Logger = zerolog.New(zerolog.SyncWriter(&log))
+	m.start()
+	id := m.running()
+	hold := newGate()
+	m.engine.failBefore(callDigest, hold.fault)
+	lost := m.keep(id)
+	hold.await(t)
+	if err := m.host.LoseSnapshot(t.Context(), lost.ID); err != nil {
+		t.Fatal(err)
+	}
+	m.engine.failBefore(callDigest, nil)
+	close(hold.open)
+	m.awaitDigest(m.keep(id).ID)
+	if got := m.snapshot(lost.ID); got.Status.State != lifecycle.SnapshotFailed || got.TreeDigest != "" {
+		t.Errorf("the lost snapshot is %+v", got)
+	}
+	m.host.Close()
+	if bytes.Contains(log.Bytes(), []byte("digest")) {
+		t.Errorf("the log has %s", log.Bytes())
 	}
 }

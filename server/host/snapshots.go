@@ -53,6 +53,9 @@ type kept struct {
 
 	record lifecycle.Snapshot
 	gone   bool // it is forgotten
+	// unwanted says that it could not be deleted, and is to be. That is not in the record, which
+	// another change may be about to replace, and the next service finds out by itself.
+	unwanted bool
 	// undigestible says that the digest of its files cannot be made.
 	undigestible bool
 	changed      chan struct{} // closed by the next change
@@ -115,14 +118,26 @@ func (s *snapshots) line(sandboxID string) []*kept {
 	return s.taking[sandboxID]
 }
 
-// expire has a snapshot deleted by the next look at the expiries, which goes on until it succeeds.
-func (s *snapshots) expire(id string, now time.Time) {
+// unwant has a snapshot deleted by the next look at the expiries, which goes on until it succeeds.
+func (s *snapshots) unwant(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k, ok := s.kept[id]; ok {
-		k.record.ExpiresAt = wall(now)
+		k.unwanted = true
 		s.noteDue()
 	}
+}
+
+// unwanted returns the ids of the snapshots that unwant was called for, and that are not Deleting.
+func (s *snapshots) unwanted() (ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, k := range s.kept {
+		if k.unwanted && k.record.Status.State != lifecycle.SnapshotDeleting {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // noteDue has the expiries and the digests looked at. The caller holds mu, or nothing.

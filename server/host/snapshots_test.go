@@ -325,6 +325,33 @@ func TestDeleteEndsSnapshots(t *testing.T) {
 	}
 }
 
+// TestDeleteWhileTheEngineGoesOn: a sandbox is Stopping at once although its engine goes on with
+// the snapshot of it and removes no container meanwhile, as a Docker Engine does.
+func TestDeleteWhileTheEngineGoesOn(t *testing.T) {
+	m := newMachine(t).start()
+	commit, removal := newGate(), newGate()
+	m.engine.failBefore(callTakeSnapshot, commit.fault)
+	m.engine.failBefore(callRemove, removal.fault)
+	id := m.running()
+	snapshot := m.take(id, files())
+	commit.await(t)
+	if err := m.host.Delete(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	removal.await(t)
+	if got := m.awaitSnapshot(snapshot, lifecycle.SnapshotFailed).Status; got.Reason != lifecycle.ReasonSandboxEnded {
+		t.Errorf("the snapshot is %+v", got)
+	}
+	if state := m.get(id).Status.State; state != lifecycle.StateStopping {
+		t.Errorf("the sandbox is %s, want %s", state, lifecycle.StateStopping)
+	}
+	if err := m.host.Delete(t.Context(), id); err != nil {
+		t.Errorf("a repeated request: %v", err)
+	}
+	close(removal.open)
+	m.await(id, lifecycle.StateTerminated)
+}
+
 // TestDeleteOfASnapshotThatIsBeingTaken leaves nothing.
 func TestDeleteOfASnapshotThatIsBeingTaken(t *testing.T) {
 	m := newMachine(t).start()

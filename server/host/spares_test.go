@@ -269,7 +269,7 @@ func TestSparesWhileTheEngineFails(t *testing.T) {
 			return nil
 		})
 		m.start()
-		<-refused
+		wait.For(t, "a refusal", refused)
 		mu.Lock()
 		fails = false
 		mu.Unlock()

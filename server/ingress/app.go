@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
 	"sandbox.internal/server/reach"
@@ -155,8 +156,8 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	if a.admin != nil {
 		all.Go(func() {
-			err := serve.Serve(background, a.admin, admin(a.metrics, a.table, ctx.Done()),
-				serve.ServeOptions{Logger: a.logger})
+			err := listen.Serve(background, a.admin, admin(a.metrics, a.table, ctx.Done()),
+				listen.Options{Logger: a.logger})
 			if err != nil {
 				a.logger.Error().Err(err).Msg("the admin listener failed")
 			}
@@ -167,11 +168,11 @@ func (a *App) Run(ctx context.Context) error {
 		Str("admin", a.AdminAddr()).
 		Str("mode", string(a.settings.Mode)).
 		Msg("ingress listens")
-	err := serve.Serve(
+	err := listen.Serve(
 		ctx,
 		a.listener,
 		a.server,
-		serve.ServeOptions{
+		listen.Options{
 			Logger:            a.logger,
 			Grace:             a.settings.Grace,
 			AwaitUpgrades:     true,
@@ -181,7 +182,7 @@ func (a *App) Run(ctx context.Context) error {
 			MaxHeaderBytes:    a.settings.HeaderBytes,
 			MaxConnections:    a.settings.Connections,
 			// Half of them is left to clients that were admitted.
-			MaxUnauthenticated: min(serve.MaxUnauthenticated(), max(1, a.settings.Connections/2)),
+			MaxUnauthenticated: min(listen.MaxUnauthenticated(), max(1, a.settings.Connections/2)),
 		},
 	)
 	a.logger.Info().Msg("ingress stopping")

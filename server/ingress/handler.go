@@ -15,6 +15,7 @@ import (
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
 	"sandbox.internal/server/reach"
@@ -117,7 +118,7 @@ func (h *handler) serve(c echo.Context) error {
 		h.metrics.refused("access")
 		return err
 	}
-	serve.NoteAuthenticated(ctx)
+	listen.NoteAuthenticated(ctx)
 	serve.LogField(ctx, "access", string(pass.By))
 	if found.sandbox.inFlight.Add(1) > h.connections {
 		found.sandbox.inFlight.Add(-1)
@@ -249,7 +250,7 @@ func (h *handler) forward(
 	c echo.Context, r *http.Request, to Destination, s *sandbox, endpoint *Endpoint, pass reach.Pass,
 ) error {
 	port := strconv.Itoa(to.Port)
-	serve.ForwardBody(r)
+	listen.ForwardBody(r)
 	// The ingress's own key for the service, which gives access to every sandbox, must not reach
 	// one.
 	r = reach.WithoutKeys(r,

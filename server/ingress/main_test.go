@@ -72,7 +72,7 @@ func start(t testing.TB, mode ingress.Mode, change func(*ingress.Settings)) *run
 	go func() { in.stopped <- in.app.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-in.stopped; err != nil {
+		if err := wait.For(t, "the end of the ingress", in.stopped); err != nil {
 			t.Error(err)
 		}
 		in.stopped <- nil

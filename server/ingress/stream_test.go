@@ -218,7 +218,7 @@ func TestSandboxHasALimitOfConnections(t *testing.T) {
 	var open sync.WaitGroup
 	for range 2 {
 		open.Go(func() { in.get(t, "/") })
-		<-arrived
+		wait.For(t, "a request", arrived)
 	}
 	over := in.get(t, "/")
 	over.wantProblem(t, http.StatusTooManyRequests, "TOO_MANY_CONNECTIONS", box, "2")
@@ -304,7 +304,7 @@ func TestStopGivesStreamsAGrace(t *testing.T) {
 	if err := conn.Close(websocket.StatusNormalClosure, ""); err != nil {
 		t.Error(err)
 	}
-	err = <-in.stopped
+	err = wait.For(t, "the end of the ingress", in.stopped)
 	in.stopped <- err
 }
 

@@ -128,7 +128,7 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 //
 // The server may answer before it has read the body. Then Forward returns once the answer is sent,
 // and the rest of the body stays unread: the server of r must not take it for another request,
-// which [sandbox.internal/openapi/serve.ForwardBody] has it do.
+// which [sandbox.internal/openapi/serve/listen.ForwardBody] has it do.
 func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) error {
 	below, err := withoutPrefix(r.URL, target.Prefix)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/store"
+	"sandbox.internal/test/wait"
 )
 
 // TestConcurrentWriters mixes operations that fail into batches with ones that do not.
@@ -74,7 +75,7 @@ func TestCloseWhileWriting(t *testing.T) {
 			}
 		})
 	}
-	first := <-inserted
+	first := wait.For(t, "a record", inserted)
 	reopened := reopen(t, s, dir)
 	if err := group.Wait(); err != nil {
 		t.Error(err)

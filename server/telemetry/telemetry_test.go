@@ -164,7 +164,7 @@ func TestSampling(t *testing.T) {
 			t.Errorf("%q: %d spans were sent, want %d", header, got, want)
 		}
 		for len(c.spans) > 0 {
-			<-c.spans
+			wait.For(t, "a span that has come", c.spans)
 		}
 	}
 }

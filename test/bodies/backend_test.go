@@ -48,7 +48,7 @@ func startBackend(t *testing.T) *backend {
 	}()
 	t.Cleanup(func() {
 		listener.Close()
-		<-accepted
+		wait.For(t, "the end of the listener", accepted)
 		b.conns.Wait()
 	})
 	return b

@@ -21,8 +21,10 @@ import (
 	execdproxy "sandbox.internal/execd/proxy"
 	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/openapi/serve/listen"
 	"sandbox.internal/server/ingress"
 	"sandbox.internal/server/proxy"
+	"sandbox.internal/test/wait"
 )
 
 // net/http waits half a second before it closes a connection whose client may still send.
@@ -105,8 +107,8 @@ func TestAnswerToALargeUpload(t *testing.T) {
 
 const box = "0b9d0a3c-52d4-4a0f-8f0e-6a0c5e1b7a11"
 
-// listen serves a handler as the programs do, and fails the test for any request that was a body.
-func listen(t *testing.T, path string, handler http.Handler) string {
+// listenAt serves a handler as the programs do, and fails the test for any request that was a body.
+func listenAt(t *testing.T, path string, handler http.Handler) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -120,10 +122,10 @@ func listen(t *testing.T, path string, handler http.Handler) string {
 		}
 		handler.ServeHTTP(w, r)
 	})
-	go func() { served <- serve.Serve(ctx, listener, watched, serve.ServeOptions{Logger: zerolog.Nop()}) }()
+	go func() { served <- listen.Serve(ctx, listener, watched, listen.Options{Logger: zerolog.Nop()}) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-served; err != nil {
+		if err := wait.For(t, "the end of the server", served); err != nil {
 			t.Error(err)
 		}
 	})
@@ -150,14 +152,14 @@ func startService(t *testing.T, port int, execd *route) route {
 		target.Address, target.Path = execd.address, execd.path
 	}
 	handler := layers(t, func(c echo.Context) error {
-		serve.ForwardBody(c.Request())
+		listen.ForwardBody(c.Request())
 		err := p.Forward(c.Response(), c.Request(), target)
 		if errors.Is(err, proxy.ErrRequestBody) {
 			return serve.Invalid("body: broke off")
 		}
 		return err
 	})
-	return route{address: listen(t, "/box", handler), host: "service", path: "/box"}
+	return route{address: listenAt(t, "/box", handler), host: "service", path: "/box"}
 }
 
 func startExecd(t *testing.T, port int) route {
@@ -171,11 +173,11 @@ func startExecd(t *testing.T, port int) route {
 	})
 	path := fmt.Sprintf("/proxy/%d", port)
 	handler := layers(t, func(c echo.Context) error {
-		serve.ForwardBody(c.Request())
+		listen.ForwardBody(c.Request())
 		p.ServeHTTP(c.Response(), c.Request())
 		return nil
 	})
-	return route{address: listen(t, path, handler), host: "execd", path: path}
+	return route{address: listenAt(t, path, handler), host: "execd", path: path}
 }
 
 func startIngress(t *testing.T, routes string, port int) route {
@@ -199,7 +201,7 @@ func startIngress(t *testing.T, routes string, port int) route {
 	go func() { stopped <- app.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-stopped; err != nil {
+		if err := wait.For(t, "the end of the service", stopped); err != nil {
 			t.Error(err)
 		}
 	})

@@ -192,7 +192,7 @@ func TestAPIServersBesideEachOther(t *testing.T) {
 	}
 	var clusters []*cluster.Cluster
 	for range 2 {
-		r := <-results
+		r := wait.For(t, "a cluster", results)
 		if r.err != nil {
 			t.Error(r.err)
 			continue

@@ -130,7 +130,7 @@ func (e *privateEngine) boot(t *testing.T) {
 func (e *privateEngine) end(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 	_ = e.process.Process.Signal(signal) // its only error is that the process has ended
-	<-e.ended
+	wait.For(t, "the end of the engine", e.ended)
 	e.process = nil
 	daemon := filepath.Join(e.directory, "exec/containerd/containerd.toml")
 	wait.Until(t, "the engine's containerd has ended",

@@ -273,7 +273,7 @@ func TestProofOfLimits(t *testing.T) {
 			}
 		})
 	}()
-	<-begun
+	wait.For(t, "the begin of the watch", begun)
 	s.bootUntil(ctx, t)
 	if ctx.Err() != context.Canceled {
 		t.Fatal("the service that starts proves nothing")

@@ -200,7 +200,7 @@ func sayOnce(t *testing.T, text string) (address string) {
 			_ = connection.Close()
 		}
 	}()
-	t.Cleanup(func() { _ = listener.Close(); <-done })
+	t.Cleanup(func() { _ = listener.Close(); wait.For(t, "the end of the listener", done) })
 	return listener.Addr().String()
 }
 

@@ -39,3 +39,13 @@ func TestSeed(t *testing.T) {
 		t.Errorf("a seed that is no number: %q", refused.failure)
 	}
 }
+
+// TestLong: the variable alone makes a test go on for longer.
+func TestLong(t *testing.T) {
+	for value, want := range map[string]int{"": 1, "1": 2} {
+		t.Setenv(random.LongVariable, value)
+		if got := random.Long(1, 2); got != want {
+			t.Errorf("with %q: %d, want %d", value, got, want)
+		}
+	}
+}

@@ -42,7 +42,7 @@ func begin(t *testing.T, service http.HandlerFunc) string {
 		if err := server.Shutdown(ctx); err != nil {
 			t.Error(err)
 		}
-		if err := <-ended; err != nil {
+		if err := wait.For(t, "the end of the server", ended); err != nil {
 			t.Error(err)
 		}
 	})

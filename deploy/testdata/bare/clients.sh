@@ -61,6 +61,8 @@ go_prepare() {
 	PATH=/srv/go/bin:$PATH
 	# The public modules come from a server of this machine, too, and the public database of their hashes cannot be reached.
 	export GOPROXY=$registry/go,$registry/modules GOSUMDB=off GOTOOLCHAIN=local
+	# /srv/compiled has the standard library, and nothing can be written there, an index of modules neither.
+	export GOCACHE=/srv/compiled GODEBUG=goindex=0
 	go mod init first
 	cat >first.go <<-'GO'
 		package main

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandbox.internal/execd/internal/eventlog"
+	"sandbox.internal/test/wait"
 )
 
 func newLog(t *testing.T, limit int64) *eventlog.Log {
@@ -234,7 +235,7 @@ func TestReadersOfAnotherMomentSeeTheSame(t *testing.T) {
 		log.Output(eventlog.TypeStdout, fmt.Appendf(nil, "line %d with some more text to fill the spool\nand another\n", i), false)
 	}
 	log.Finish(eventlog.TypeComplete, nil)
-	followed := <-done
+	followed := wait.For(t, "the end of the follower", done)
 	if late := all(t, log, 0); len(late) != len(followed) || len(late) != 40_002 {
 		t.Errorf("a follower saw %d events, a late reader %d", len(followed), len(late))
 	}

@@ -237,7 +237,7 @@ func TestFreezeWaitsForThoseWhoStartProcesses(t *testing.T) {
 	default:
 	}
 	leave()
-	must(t, <-frozen)
+	must(t, wait.For(t, "the freeze", frozen))
 	if !halted(t, pid) {
 		t.Errorf("the process that was started meanwhile runs: %q", states(t, pid))
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"sandbox.internal/execd/internal/registry"
+	"sandbox.internal/test/wait"
 )
 
 func TestValues(t *testing.T) {
@@ -49,7 +50,7 @@ func TestStop(t *testing.T) {
 		})
 	}()
 	for range 2 {
-		if <-interrupted == "obedient" {
+		if wait.For(t, "an interrupt", interrupted) == "obedient" {
 			r.Done()
 		}
 	}
@@ -61,7 +62,7 @@ func TestStop(t *testing.T) {
 	}
 	r.Done()
 	cancel()
-	<-stopped
+	wait.For(t, "the stop of the registry", stopped)
 	slices.Sort(killed)
 	if !slices.Equal(killed, []string{"obedient", "patient"}) {
 		t.Errorf("killed %q", killed)

@@ -132,9 +132,13 @@ func (s *suite) testNetlinkMemory(t *testing.T) {
 	joined, alone := s.spec("hoard", "64"), s.spec("hoard", "64")
 	joined.Network, joined.Join = engine.NetworkOwn, owner.Name
 	alone.Network = engine.NetworkNone
+	hoarders := map[string]string{}
 	for name, spec := range map[string]engine.ContainerSpec{"joined": joined, "no network": alone} {
 		spec.Resources.MemoryBytes = 32 << 20
-		if ended := s.waitStatus(t, s.start(t, spec), engine.StatusExited); ended.ExitCode != 137 || !ended.OOMKilled {
+		hoarders[name] = s.start(t, spec)
+	}
+	for name, id := range hoarders {
+		if ended := s.waitStatus(t, id, engine.StatusExited); ended.ExitCode != 137 || !ended.OOMKilled {
 			t.Errorf("%s: it ended with %d, for its memory: %t", name, ended.ExitCode, ended.OOMKilled)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"sandbox.internal/runtime/kube/manager"
+	"sandbox.internal/test/wait"
 )
 
 // TestLeaderIsReplacedSoon: a leader that ends without giving its lease back is replaced within 10
@@ -63,7 +64,7 @@ func TestLeaderIsReplacedSoon(t *testing.T) {
 		t.Errorf("a leader is replaced after %v", took)
 	}
 	cancel()
-	<-ended
+	wait.For(t, "the end of the watch", ended)
 }
 
 // cutOff makes requests fail once the context has ended.

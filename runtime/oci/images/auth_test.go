@@ -17,6 +17,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/test/wait"
 )
 
 // private makes the registry ask for a password.
@@ -93,11 +94,11 @@ func TestOthersCredential(t *testing.T) {
 	s := open(t, images.Options{})
 	done := make(chan error, 1)
 	go func() { _, err := s.Ensure(t.Context(), ref, good, nil); done <- err }()
-	<-asked
+	wait.For(t, "the request of a layer", asked)
 	_, err := s.Ensure(t.Context(), ref, nil, nil)
 	wantImageError(t, err, "401")
 	release()
-	if err := <-done; err != nil {
+	if err := wait.For(t, "the end of the pull", done); err != nil {
 		t.Errorf("the one with the password got %v", err)
 	}
 }

@@ -173,7 +173,7 @@ func TestPruneEndsWithStore(t *testing.T) {
 	if _, err := s.Prune(t.Context(), true); !errors.Is(err, context.Canceled) {
 		t.Errorf("Prune: %v", err)
 	}
-	if err := <-closed; err != nil {
+	if err := wait.For(t, "the end of the store", closed); err != nil {
 		t.Error(err)
 	}
 	if left := entriesOf(t, directory, "trash"); len(left) != 1 {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sandbox.internal/runtime/oci/internal/placement"
 )
 
 // directories is the store's directory, with what lies in it:
@@ -104,7 +106,7 @@ func (f directories) temporary(directory string) string { return f.path(director
 // damaged.
 func (s *Store) load() error {
 	for _, directory := range []string{layersDirectory, imagesDirectory, namesDirectory, patchesDirectory, makingDirectory, trashDirectory} {
-		if err := os.MkdirAll(s.path(directory), 0o700); err != nil {
+		if err := placement.MakeSpread(s.path(directory), 0o700); err != nil {
 			return err
 		}
 	}

@@ -100,7 +100,7 @@ func TestWaitForRoomEnds(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	<-asked
+	wait.For(t, "the question of the prune", asked)
 	archive := saved(t, map[string]v1.Image{"wanted:1": newImage(t, v1.Config{}, randomLayer(t, 400<<10))})
 	ctx, cancel := context.WithCancel(t.Context())
 	loaded, pruned := make(chan error, 1), make(chan error, 1)
@@ -115,7 +115,7 @@ func TestWaitForRoomEnds(t *testing.T) {
 	wait.Until(t, "a layer is being made", func() bool { return len(entriesOf(t, directory, "making")) > 1 })
 	cancel()
 	for name, ended := range map[string]chan error{"load": loaded, "prune": pruned} {
-		if err := <-ended; !errors.Is(err, context.Canceled) {
+		if err := wait.For(t, "the end of the operation", ended); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -108,17 +108,17 @@ func TestLeaver(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := s.Ensure(ctx, ref, nil, nil); first <- err }()
-	<-asked
+	wait.For(t, "the request of the layer", asked)
 	joined := make(chan struct{})
 	announce := sync.OnceFunc(func() { close(joined) })
 	go func() { _, err := s.Ensure(t.Context(), ref, nil, func(string) { announce() }); second <- err }()
-	<-joined
+	wait.For(t, "the second pull", joined)
 	leave()
-	if err := <-first; !errors.Is(err, context.Canceled) {
+	if err := wait.For(t, "the end of the first pull", first); !errors.Is(err, context.Canceled) {
 		t.Errorf("the one who left got %v", err)
 	}
 	release()
-	if err := <-second; err != nil {
+	if err := wait.For(t, "the end of the second pull", second); err != nil {
 		t.Errorf("the one who stayed got %v", err)
 	}
 	if n := r.fetches(digest); n != 1 {
@@ -137,9 +137,9 @@ func TestAllLeave(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	first := make(chan error, 1)
 	go func() { _, err := s.Ensure(ctx, ref, nil, nil); first <- err }()
-	<-asked
+	wait.For(t, "the request of the layer", asked)
 	leave()
-	if err := <-first; !errors.Is(err, context.Canceled) {
+	if err := wait.For(t, "the end of the pull", first); !errors.Is(err, context.Canceled) {
 		t.Errorf("the one who left got %v", err)
 	}
 	wantOnly(t, directory, 0, 0, 0)
@@ -157,7 +157,7 @@ func TestLayerOfLeaver(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	first, second := make(chan error, 1), make(chan error, 1)
 	go func() { _, err := s.Ensure(ctx, refs[0], nil, nil); first <- err }()
-	<-asked
+	wait.For(t, "the request of the layer", asked)
 	waits := make(chan struct{})
 	announce := sync.OnceFunc(func() { close(waits) })
 	go func() {
@@ -168,11 +168,11 @@ func TestLayerOfLeaver(t *testing.T) {
 		})
 		second <- err
 	}()
-	<-waits
+	wait.For(t, "the second pull", waits)
 	leave()
-	<-first
+	wait.For(t, "the end of the first pull", first)
 	release()
-	if err := <-second; err != nil {
+	if err := wait.For(t, "the end of the second pull", second); err != nil {
 		t.Errorf("the one who stayed got %v", err)
 	}
 }
@@ -189,7 +189,7 @@ func TestLayerOfSlowRegistry(t *testing.T) {
 	s := open(t, images.Options{Directory: directory})
 	first := make(chan error, 1)
 	go func() { _, err := s.Ensure(t.Context(), slowRef, nil, nil); first <- err }()
-	<-asked
+	wait.For(t, "the request of the layer", asked)
 	soon, stop := context.WithTimeout(t.Context(), wait.Patience())
 	defer stop()
 	if _, err := s.Ensure(soon, otherRef, nil, nil); err != nil {
@@ -197,7 +197,7 @@ func TestLayerOfSlowRegistry(t *testing.T) {
 	}
 	counted := s.Counted()
 	release()
-	if err := <-first; err != nil {
+	if err := wait.For(t, "the end of the slow pull", first); err != nil {
 		t.Errorf("the slow registry's image: %v", err)
 	}
 	if after := s.Counted(); after != counted {
@@ -220,11 +220,11 @@ func TestCloseEndsPulls(t *testing.T) {
 	asked, _ := r.holdBack(t, must(layer.Digest())(t))
 	done := make(chan error, 1)
 	go func() { _, err := s.Ensure(t.Context(), ref, nil, nil); done <- err }()
-	<-asked
+	wait.For(t, "the request of the layer", asked)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-done; !errors.Is(err, context.Canceled) {
+	if err := wait.For(t, "the end of the pull", done); !errors.Is(err, context.Canceled) {
 		t.Errorf("Ensure: %v", err)
 	}
 	if _, err := s.Ensure(t.Context(), ref, nil, nil); !errors.Is(err, engine.ErrUnavailable) {

@@ -97,7 +97,7 @@ func TestSlowRegistry(t *testing.T) {
 		s := open(t, images.Options{})
 		s.Pace(10*time.Millisecond, time.Hour, 1)
 		_, err := s.Ensure(t.Context(), ref, nil, nil)
-		<-asked
+		wait.For(t, "the request of the layer", asked)
 		wantImageError(t, err, "the registry sent nothing for 10ms")
 	})
 	t.Run("fast enough", func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestNamesOfOneServer(t *testing.T) {
 	if _, err := s.Ensure(soon, other.push(t, "other:1", newImage(t, v1.Config{}, randomLayer(t, 100))), nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	wantImageError(t, <-ended, ", and other images wait")
+	wantImageError(t, wait.For(t, "the end of the pull", ended), ", and other images wait")
 	close(rest)
 	group.Wait()
 	close(ended)

@@ -357,7 +357,7 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-opened; err != nil {
+	if err := wait.For(t, "the connection", opened); err != nil {
 		t.Error(err)
 	}
 	if got := h.client.PID(); got != pid {

@@ -3,6 +3,8 @@ package keeper
 import (
 	"testing"
 	"time"
+
+	"sandbox.internal/test/wait"
 )
 
 // TestForgetWaitsEachTime: a service that was killed while it waited asks again.
@@ -26,7 +28,7 @@ func TestForgetWaitsEachTime(t *testing.T) {
 	}
 	close(launching.launched)
 	for range 2 {
-		<-forgotten
+		wait.For(t, "the end of a call", forgotten)
 	}
 	if len(k.containers) != 0 {
 		t.Error("the container is still known")

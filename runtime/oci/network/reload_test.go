@@ -62,7 +62,7 @@ func connectTo(t *testing.T, accepted <-chan net.Conn, namespace, address string
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.server = <-accepted
+	l.server = wait.For(t, "the connection", accepted)
 	t.Cleanup(func() {
 		for _, end := range []net.Conn{l.client, l.server} {
 			_ = end.(*net.TCPConn).SetLinger(0)

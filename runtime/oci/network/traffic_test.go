@@ -89,7 +89,7 @@ func serveDatagrams(t *testing.T) (port int) {
 	}()
 	t.Cleanup(func() {
 		_ = socket.Close()
-		<-ended
+		wait.For(t, "the end of the socket", ended)
 	})
 	return socket.LocalAddr().(*net.UDPAddr).Port
 }

@@ -121,7 +121,7 @@ func TestWatchGoesOnWhereItStopped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if asked := <-s.asked; asked.ResourceVersion != "" || asked.Limit != pageSize || asked.LabelSelector != LabelManagedBy+"="+ManagedBy {
+	if asked := wait.For(t, "a list", s.asked); asked.ResourceVersion != "" || asked.Limit != pageSize || asked.LabelSelector != LabelManagedBy+"="+ManagedBy {
 		t.Errorf("the list is asked for with %+v", asked)
 	}
 	feed, err := v.Events(t.Context(), lifecycle.EventSelection{})
@@ -184,7 +184,7 @@ func TestWatchGoesOnWhereItStopped(t *testing.T) {
 	if all := v.All(); len(all) != 0 {
 		t.Errorf("a sandbox that is not listed any more stays: %+v", all)
 	}
-	if asked := <-s.asked; asked.ResourceVersion != "" || asked.Limit != pageSize {
+	if asked := wait.For(t, "a list", s.asked); asked.ResourceVersion != "" || asked.Limit != pageSize {
 		t.Errorf("the list is asked for again with %+v", asked)
 	}
 	begin("40")

@@ -8,6 +8,7 @@ import (
 
 	"sandbox.internal/server/config"
 	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/wait"
 )
 
 // TestConsoleActivity: what clients do in a sandbox appears by itself, with its output for those
@@ -50,7 +51,7 @@ func TestConsoleActivity(t *testing.T) {
 	}
 	b.looked(t, checker, "activity")
 	b.pressFirst(t, "Interrupt")
-	if outcome := <-ended; outcome.Code == 0 || outcome.Stdout != "begun\n" {
+	if outcome := wait.For(t, "the end of the command", ended); outcome.Code == 0 || outcome.Stdout != "begun\n" {
 		t.Errorf("the command that was interrupted gives %+v", outcome)
 	}
 	b.until(t, fmt.Sprintf("!%s && document.querySelector(%q).dataset.state === 'failed'",

@@ -32,7 +32,7 @@ func local(t *testing.T, settings config.Settings) *daemon {
 	go func() { stopped <- execd.Run(ctx) }()
 	t.Cleanup(func() {
 		stop()
-		must(t, <-stopped)
+		must(t, wait.For(t, "the end of execd", stopped))
 	})
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)

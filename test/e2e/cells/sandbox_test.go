@@ -128,7 +128,7 @@ func startService(t *testing.T, runtime string) *lifecycle.ClientWithResponses {
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		cancel()
-		must(t, <-done)
+		must(t, wait.For(t, "the end of the service", done))
 	})
 	client, err := lifecycle.NewClientWithResponses("http://"+service.Addr(),
 		lifecycle.WithHTTPClient(&http.Client{Transport: transport, Timeout: wait.Patience()}),

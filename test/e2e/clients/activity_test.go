@@ -50,7 +50,7 @@ func watchActivity(t *testing.T, box *sandbox.Sandbox) *watched {
 	}()
 	t.Cleanup(func() {
 		stop()
-		<-ended
+		wait.For(t, "the end of the watch", ended)
 	})
 	return w
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,11 +103,41 @@ func TestTypeScriptTypesAreCurrent(t *testing.T) {
 // typeScript is the TypeScript client.
 const typeScript = "../../../clients/typescript"
 
-// buildTypeScript compiles the TypeScript client in a directory of its own, as it is packed for its
-// users: its tests, its examples and the code of its README import it by its name.
+// compiled is the TypeScript client, compiled once for all tests. TestMain removes its directory.
+var compiled struct {
+	once      sync.Once
+	directory string
+}
+
+// buildTypeScript returns a directory of the test's own with the TypeScript client, compiled as it
+// is packed for its users: its tests, its examples and the code of its README import it by its
+// name.
 func buildTypeScript(t *testing.T) string {
 	t.Helper()
+	compiled.once.Do(func() {
+		directory, err := os.MkdirTemp("", "sandbox-e2e-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if t.Failed() {
+				_ = os.RemoveAll(directory)
+			}
+		}()
+		compileTypeScript(t, directory)
+		compiled.directory = directory
+	})
+	if compiled.directory == "" {
+		t.Fatal("the TypeScript client was not compiled: the first test that uses it says why")
+	}
 	directory := t.TempDir()
+	conformance.Tool(t, directory, nil, "cp", "-a", compiled.directory+"/.", ".")
+	return directory
+}
+
+// compileTypeScript puts the sources of the client and what was compiled of them into a directory.
+func compileTypeScript(t *testing.T, directory string) {
+	t.Helper()
 	for _, name := range []string{"src", "test", "examples"} {
 		if err := os.CopyFS(filepath.Join(directory, name),
 			os.DirFS(filepath.Join(typeScript, name))); err != nil {
@@ -131,7 +162,6 @@ func buildTypeScript(t *testing.T) string {
 	}
 	conformance.Tool(t, directory, nil, "node_modules/.bin/tsc", "-p", ".")
 	conformance.Tool(t, directory, nil, "node_modules/.bin/tsc", "-p", "test")
-	return directory
 }
 
 // TestOgenClient does the same in Go with ogen: a second opinion on what the contracts say, beside

@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		localengine.Remove()
 		conformance.RemoveBuilt()
+		if compiled.directory != "" {
+			_ = os.RemoveAll(compiled.directory)
+		}
 		os.Exit(code)
 	}))
 }

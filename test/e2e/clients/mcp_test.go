@@ -39,6 +39,7 @@ func TestMCP(t *testing.T) {
 	t.Run("tools", func(t *testing.T) { testTools(t, a, id, prints) })
 	t.Run("images", func(t *testing.T) { testImages(t, a) })
 	t.Run("checkpoints", func(t *testing.T) { testCheckpoints(t, a) })
+	t.Run("sleep", func(t *testing.T) { testSleep(t, a) })
 	t.Run("roles", func(t *testing.T) {
 		b, v := overHTTP(t, s.URL, bob), overHTTP(t, s.URL, viewer)
 		b.refused("FORBIDDEN", "run_command", map[string]any{"sandbox": id, "command": "true"})
@@ -106,7 +107,7 @@ func testEarlierProtocol(t *testing.T, s *service, id, key string) {
 	}
 	send(cancelled)
 	awaitProcess(t, s, id, marker, false)
-	<-over
+	wait.For(t, "the end of the call", over)
 }
 
 // testImages: what can be looked at comes as an image.
@@ -191,7 +192,7 @@ func TestMCPOverStdio(t *testing.T) {
 	}()
 	awaitProcess(t, s, id, marker, true)
 	_ = toServer.Close()
-	if err := <-served; err != nil {
+	if err := wait.For(t, "the end of the server", served); err != nil {
 		t.Error(err)
 	}
 	awaitProcess(t, s, id, marker, false)
@@ -220,6 +221,16 @@ func testCheckpoints(t *testing.T, a *agent) {
 	if got := checkpoint("list", nil); !strings.Contains(got, kept+` name="before"`) {
 		t.Errorf("the list is %q, without %s", got, kept)
 	}
+	if got := checkpoint("diff", map[string]any{"checkpoint": kept}); !strings.Contains(got, `added "/w/note" 4`+"\n") {
+		t.Errorf("the difference to the image is %q", got)
+	}
+	later := strings.TrimPrefix(checkpoint("take", nil), "checkpoint: ")
+	if got := checkpoint("diff", map[string]any{"checkpoint": kept, "to": later}); got != `modified "/w/note" 6`+"\n" {
+		t.Errorf("the difference to the later checkpoint is %q", got)
+	}
+	if got := checkpoint("diff", map[string]any{"checkpoint": later, "to": later}); got != "Nothing has changed." {
+		t.Errorf("the difference to itself is %q", got)
+	}
 	checkpoint("rollback", map[string]any{"checkpoint": kept})
 	if got := read(id); got != "good" {
 		t.Errorf("after the rollback: %q", got)
@@ -237,10 +248,46 @@ func testCheckpoints(t *testing.T, a *agent) {
 	checkpoint("delete", map[string]any{"checkpoint": kept})
 	a.refused("SNAPSHOT_NOT_FOUND", "checkpoint", map[string]any{"sandbox": id, "action": "rollback", "checkpoint": kept})
 	a.refused("action list", "checkpoint", map[string]any{"sandbox": id, "action": "rollback"})
+	a.refused("action list", "checkpoint", map[string]any{"sandbox": id, "action": "diff"})
 	a.refused("at most 10", "checkpoint", map[string]any{"sandbox": id, "action": "fork", "count": 11})
 	for _, id := range []string{id, ids[0][1], ids[1][1]} {
 		a.call("delete_sandbox", map[string]any{"sandbox": id})
 	}
+}
+
+// testSleep: an agent sees why a sandbox is Paused, and wakes it by a call.
+func testSleep(t *testing.T, a *agent) {
+	created := a.call("create_sandbox", map[string]any{"image": busyboxImage, "life_seconds": 600,
+		"on_idle": "pause", "idle_seconds": 0.05, "on_timeout": "pause"})
+	match := regexp.MustCompile(`^id: (\S+)\n`).FindStringSubmatch(created)
+	if match == nil {
+		t.Fatalf("created: %q", created)
+	}
+	id := match[1]
+	await := func(want string) {
+		t.Helper()
+		var list string
+		wait.Until(t, "the list has "+want, func() bool {
+			list = a.call("list_sandboxes", map[string]any{"state": sandbox.Paused})
+			return strings.Contains(list, id+want)
+		}, func() any { return list })
+		if !strings.Contains(list, " on_idle=pause idle_seconds=0.05 on_timeout=pause\n") {
+			t.Errorf("the list is %q", list)
+		}
+	}
+	await(" Paused reason=IDLE ")
+	if got := a.call("run_command", map[string]any{"sandbox": id, "command": "echo awake"}); !strings.Contains(got, "awake\n") {
+		t.Errorf("the command of a sandbox that slept: %q", got)
+	}
+	await(" Paused reason=IDLE ")
+	a.call("pause_sandbox", map[string]any{"sandbox": id, "paused": true})
+	await(" Paused reason=USER_PAUSE ")
+	if got := a.call("pause_sandbox", map[string]any{"sandbox": id, "paused": false}); !strings.Contains(got, "Running") {
+		t.Errorf("the resume answers %q", got)
+	}
+	a.refused("idle_seconds must be", "create_sandbox", map[string]any{"image": busyboxImage, "idle_seconds": 0.01})
+	a.refused("on_idle", "create_sandbox", map[string]any{"image": busyboxImage, "on_idle": "never"})
+	a.call("delete_sandbox", map[string]any{"sandbox": id})
 }
 
 func testTools(t *testing.T, a *agent, id, prints string) {
@@ -375,7 +422,7 @@ func testTools(t *testing.T, a *agent, id, prints string) {
 	first := a.progress[0]
 	a.mu.Unlock()
 	a.call("write_file", with(map[string]any{"path": "/w/go", "content": ""}))
-	if got := <-running; first != "halfway" || !strings.Contains(got, "there") {
+	if got := wait.For(t, "the end of the command", running); first != "halfway" || !strings.Contains(got, "there") {
 		t.Errorf("reported %q, then %q", first, got)
 	}
 }
@@ -398,5 +445,5 @@ func testLeave(t *testing.T, s *service, a *agent, id, marker string, gone bool)
 	}
 	awaitProcess(t, s, id, marker, false)
 	cancel()
-	<-done
+	wait.For(t, "the end of the call", done)
 }

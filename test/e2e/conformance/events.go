@@ -11,6 +11,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/server/config"
+	"sandbox.internal/test/wait"
 )
 
 func testEventsOfALife(t *testing.T, b Backend) {
@@ -278,7 +279,7 @@ func testSlowReaderDelaysNoOther(t *testing.T, b Backend) {
 		defer close(slow.events)
 		slow.err = slow.read(response.Body, s.Conform)
 	}()
-	t.Cleanup(func() { response.Body.Close(); <-done })
+	t.Cleanup(func() { response.Body.Close(); wait.For(t, "the end of the reader", done) })
 	// A client that takes nothing for long enough is disconnected, which a slow machine can bring
 	// about here. It loses nothing either.
 	count, last := 0, int64(0)

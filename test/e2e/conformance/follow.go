@@ -30,7 +30,7 @@ func (c *Client) FollowLog(t *testing.T, path string) *LogReader {
 	}
 	r := &LogReader{t: t, body: response.Body, more: make(chan []byte, 1000),
 		done: make(chan struct{})}
-	t.Cleanup(func() { cancel(); <-r.done })
+	t.Cleanup(func() { cancel(); wait.For(t, "the end of the reader", r.done) })
 	go func() {
 		defer close(r.done)
 		defer close(r.more)

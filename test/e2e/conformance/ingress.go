@@ -140,7 +140,7 @@ func runIngress(t *testing.T, mode, service, signingKey string) *ingressProgram 
 			}
 		case <-time.After(wait.Patience()):
 			_ = command.Process.Kill()
-			t.Errorf("ingress %s does not end: %v", mode, <-ended)
+			t.Errorf("ingress %s does not end: %v", mode, wait.For(t, "the end of the process", ended))
 		}
 		if t.Failed() {
 			t.Logf("the log of ingress %s:\n%s", mode, g.log.Tail(50))

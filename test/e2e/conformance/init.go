@@ -96,7 +96,7 @@ func testStreamsEndBeforeTheirSandbox(t *testing.T, b Backend) {
 		return s.Enter(t, id).Run(t, "test -e /tmp/trap && echo there").Stdout == "there\n"
 	})
 	s.Delete(t, id)
-	if err := <-ended; err != nil {
+	if err := wait.For(t, "the end of the command", ended); err != nil {
 		t.Error(err)
 	}
 	s.Await(t, id, "Terminated") // the client has left, so nothing waits for the 30 s

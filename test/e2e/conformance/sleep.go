@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -32,7 +33,8 @@ func operationsOfSleep(id string) []Operation {
 }
 
 // asksOfSleep is how many requests a sandbox gets that sleeps between them.
-var asksOfSleep = flag.Int("sleep-requests", 300, "how many requests a sandbox gets that sleeps between them")
+var asksOfSleep = flag.Int("sleep-requests", 0,
+	"how many requests a sandbox gets that sleeps between them; 0: as many as the command that runs the test wants (random.Long)")
 
 // testSleep lets sandboxes sleep and wakes them, and provokes every answer of the operations.
 func testSleep(t *testing.T, b Backend) {
@@ -117,7 +119,7 @@ func testAsksOfSleep(t *testing.T, c *Client, id string) {
 	numbers := random.New(t)
 	ways := []*Box{c.Enter(t, id), ExecdThroughTheService(t, c.Inside(t, id, DaemonPort))}
 	var want strings.Builder
-	for i := range *asksOfSleep {
+	for i := range cmp.Or(*asksOfSleep, random.Long(60, 300)) {
 		switch numbers.IntN(3) {
 		case 0:
 			c.awaitAsleep(t, id)

@@ -110,7 +110,7 @@ func testPreferWait(t *testing.T, b Backend) {
 			return len(fresh) == 1
 		})
 		cancel()
-		<-left
+		wait.For(t, "the end of the request", left)
 		s.Settled(t, fresh[0]) // the sandbox is made all the same
 	})
 }

@@ -22,7 +22,6 @@ import (
 )
 
 const (
-	wantedCuts = 1000
 	// everyRequest is how many requests there are to one that is cut, where requests are;
 	// mostRequest is how many bytes of it arrive at most.
 	everyRequest = 3
@@ -34,6 +33,7 @@ const (
 func testCuts(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 	ctx := limited(t)
 	begin := time.Now()
+	wanted := random.Long[int64](300, 1000)
 	proxy := newCutter(t, serviceURL, 0, 3<<10, 0)
 	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: wait.Client()})
 	far := connect(t, proxy, client, box.ID())
@@ -44,7 +44,7 @@ func testCuts(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 		check(t, box.Files.Write(ctx, name+".out", stdout, nil))
 		check(t, box.Files.Write(ctx, name+".err", stderr, nil))
 		all.Go(func() {
-			for proxy.cuts.Load() < wantedCuts {
+			for proxy.cuts.Load() < wanted {
 				result, err := far.Commands.Run(ctx,
 					fmt.Sprintf("cat %s.out; cat %s.err >&2; exit %d", name, name, stream), nil)
 				if err != nil {

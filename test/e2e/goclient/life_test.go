@@ -30,7 +30,7 @@ func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {
 		paused <- err
 	}()
 	check(t, box.Pause(ctx))
-	check(t, <-paused)
+	check(t, wait.For(t, "the pause", paused))
 	if err := box.Pause(ctx); !errors.Is(err, sandbox.ErrConflict) {
 		t.Errorf("pausing it twice: %v", err)
 	}
@@ -215,7 +215,7 @@ func testRestart(t *testing.T, service *conformance.Service) {
 	if got := string(first) + string(rest); got != want.String()+"end\n" {
 		t.Errorf("the log is %q", got)
 	}
-	if types := <-followed; strings.Count(strings.Join(types, " "), sandbox.EventState) != 4 {
+	if types := wait.For(t, "the events", followed); strings.Count(strings.Join(types, " "), sandbox.EventState) != 4 {
 		t.Errorf("events %v", types)
 	}
 }

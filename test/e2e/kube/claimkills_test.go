@@ -53,7 +53,7 @@ func TestClaimsSurviveKills(t *testing.T) {
 		_, _ = s.Try("POST", "/v1/sandboxes", request, "Idempotency-Key", "cut") // it may have no answer
 	}()
 	s.Kill()
-	<-cut
+	wait.For(t, "the end of the request", cut)
 	s.Boot(t)
 	created, err := conformance.Decode[lifecycle.CreatedSandbox](s.Send(t, "POST", "/v1/sandboxes", request, "Idempotency-Key", "cut"))
 	if err != nil {

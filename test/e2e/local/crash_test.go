@@ -1,6 +1,7 @@
 package local_test
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -22,7 +23,7 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-var crashTime = flag.Duration("crash", 40*time.Second, "how long TestCrash kills, at least")
+var crashTime = flag.Duration("crash", 0, "how long TestCrash kills, at least; 0: as long as the command that runs it wants (random.Long)")
 
 // crashRounds is how often TestCrash kills at least, however slow the machine is.
 const crashRounds = 8
@@ -36,26 +37,27 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	on := newMachines()
 	s := conformance.Start(t, onLocal(on), conformance.Plan{Program: true})
-	random := random.New(t)
-	st := &crashRun{s: s, code: map[string]int{}, deleted: map[string]bool{}}
+	long := cmp.Or(*crashTime, random.Long(15*time.Second, 40*time.Second))
+	numbers := random.New(t)
+	st := &crashRun{s: s, long: long, code: map[string]int{}, deleted: map[string]bool{}}
 	images := newSlowRegistry(t)
 	rounds, kills := 0, 0
-	for began := time.Now(); rounds < crashRounds || time.Since(began) < *crashTime; rounds++ {
-		after := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
+	for began := time.Now(); rounds < crashRounds || time.Since(began) < long; rounds++ {
+		after := time.Duration(numbers.Int64N(int64(600 * time.Millisecond)))
 		var requests sync.WaitGroup
 		for i := range 4 {
 			image, code := busyboxImage, 0
 			switch i {
 			case 0:
-				code = random.IntN(100) + 1
+				code = numbers.IntN(100) + 1
 			case 1:
 				image = images.push(t)
 			}
 			requests.Go(func() { st.create(t, image, code) })
 		}
 		many := st.alive() > 40
-		for _, id := range st.some(random, 6) {
-			switch n := random.IntN(3); {
+		for _, id := range st.some(numbers, 6) {
+			switch n := numbers.IntN(3); {
 			case n == 0 || many:
 				requests.Go(func() { st.act(t, http.MethodDelete, id, "") })
 			case n == 1:
@@ -65,7 +67,7 @@ func TestCrash(t *testing.T) {
 			}
 		}
 		time.Sleep(after) // the moment of the crash, not a wait for something
-		what := random.IntN(3)
+		what := numbers.IntN(3)
 		if what != 0 {
 			kills += on.of(s.Instance).killKeeper(t)
 		}
@@ -97,6 +99,7 @@ func TestCrash(t *testing.T) {
 // crashRun is what a service that is killed was asked to do, and what it answered.
 type crashRun struct {
 	s        *conformance.Service
+	long     time.Duration // it goes on for, at least
 	mu       sync.Mutex
 	accepted []string
 	code     map[string]int  // of those that end by themselves
@@ -110,7 +113,7 @@ func (st *crashRun) create(t *testing.T, image string, code int) {
 		command = fmt.Sprintf("sleep 0.3; exit %d", code)
 	}
 	request := conformance.Request(image, "sh", "-c", command)
-	request.Timeout = int((*crashTime + 10*time.Minute).Seconds()) // none may expire
+	request.Timeout = int((st.long + 10*time.Minute).Seconds()) // none may expire
 	answer, err := st.s.Try(http.MethodPost, "/v1/sandboxes", conformance.Encode(t, request))
 	if err != nil {
 		return // killed before it answered: nothing was promised

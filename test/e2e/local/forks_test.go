@@ -8,6 +8,7 @@ import (
 
 	"sandbox.internal/clients/go/lifecycle"
 	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/random"
 )
 
 // identity prints what a program may take for the identity of its machine, or for random, a line
@@ -26,7 +27,7 @@ var identityNames = []string{
 // random numbers, and none has the machine-id of the sandbox, which a program has written.
 func TestForksDiffer(t *testing.T) {
 	t.Parallel()
-	const forks = 64
+	forks := random.Long(16, 64)
 	s := conformance.Start(t, onLocal(newMachines()), conformance.Plan{})
 	parent := s.Running(t, conformance.Limited(conformance.Request(baseImage, "sleep", "1000"), "1", "128Mi"))
 	s.Enter(t, parent).Want(t, "echo 0123456789abcdef0123456789abcdef >/etc/machine-id", "")

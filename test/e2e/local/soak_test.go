@@ -2,6 +2,7 @@ package local_test
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"fmt"
 	"io"
@@ -18,25 +19,27 @@ import (
 
 	"sandbox.internal/test/e2e/conformance"
 	"sandbox.internal/test/e2e/conformance/localengine"
+	"sandbox.internal/test/random"
 	"sandbox.internal/test/wait"
 )
 
-var soakTime = flag.Duration("soak", 30*time.Second, "how long TestSoak creates, uses and deletes sandboxes, at least")
+var soakTime = flag.Duration("soak", 0, "how long TestSoak creates, uses and deletes sandboxes, at least; 0: as long as the command that runs it wants (random.Long)")
 
 // TestSoak creates, uses and deletes sandboxes at the machine's limit. What service, keeper and
 // kernel hold at the end is what they held after the first minute, or after the first quarter of a
 // shorter time.
 func TestSoak(t *testing.T) {
 	on := newMachines()
+	long := cmp.Or(*soakTime, random.Long(12*time.Second, 30*time.Second))
 	s := conformance.Start(t, onLocal(on), conformance.Plan{Program: true, Server: "terminated_retention = 1"})
 	m := on.of(s.Instance)
 	idle := s.Idle()
-	idle.Timeout = int((*soakTime + 10*time.Minute).Seconds())
+	idle.Timeout = int((long + 10*time.Minute).Seconds())
 	keep := s.Running(t, idle) // so that there is a keeper whenever it is measured
-	warm := min(*soakTime/4, time.Minute)
+	warm := min(long/4, time.Minute)
 	count := soak(t, s, warm)
 	first := m.settled(t, s)
-	count += soak(t, s, *soakTime-warm)
+	count += soak(t, s, long-warm)
 	last := m.settled(t, s)
 	t.Logf("%d lives\nfirst %+v\nlast  %+v", count, first, last)
 	for name, values := range map[string][2]int{

@@ -55,7 +55,7 @@ func TestWebhooks(t *testing.T) {
 	}()
 	t.Cleanup(func() {
 		_ = receiver.Process.Kill()
-		<-read
+		wait.For(t, "the end of the receiver", read)
 		_ = receiver.Wait()
 	})
 	received := func() []string {

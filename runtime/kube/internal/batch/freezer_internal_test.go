@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/wait"
 )
 
 // TestFreezeOfOtherPods: what was found of other pods than those of today is no result.
@@ -18,7 +19,7 @@ func TestFreezeOfOtherPods(t *testing.T) {
 	go func() { ended <- f.Start(ctx) }()
 	defer func() {
 		cancel()
-		<-ended
+		wait.For(t, "the end of the freezer", ended)
 	}()
 	b := new(v1alpha1.BatchSandbox)
 	unreachable := errors.New("unreachable")
@@ -28,11 +29,11 @@ func TestFreezeOfOtherPods(t *testing.T) {
 	if result := f.do(b, "freeze", nil); result.tried {
 		t.Errorf("begun, it is %+v", result)
 	}
-	<-done
+	wait.For(t, "the first answer", done)
 	if result := f.do(b, "freeze", one); result.tried {
 		t.Fatalf("the result for no pods is that for one: %+v", result)
 	}
-	<-done
+	wait.For(t, "the second answer", done)
 	if result := f.do(b, "freeze", one); !result.tried || !errors.Is(result.err, unreachable) {
 		t.Errorf("done, it is %+v", result)
 	}

@@ -92,7 +92,7 @@ func (w *world) controller(reader client.Reader) *Claims {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Start(ctx) }()
-	w.Cleanup(func() { cancel(); <-done })
+	w.Cleanup(func() { cancel(); wait.For(w, "the end of the controller", done) })
 	return c
 }
 

@@ -181,7 +181,7 @@ func namespace(t *testing.T) string {
 		defer close(ended)
 		kubelet(ctx, name)
 	}()
-	t.Cleanup(func() { cancel(); <-ended })
+	t.Cleanup(func() { cancel(); wait.For(t, "the end of the kubelet", ended) })
 	return name
 }
 

@@ -55,7 +55,7 @@ func follow(t *testing.T, namespace string) *owners {
 	t.Cleanup(func() {
 		watch.Stop()
 		cancel()
-		<-ended
+		wait.For(t, "the end of the watch", ended)
 	})
 	return o
 }

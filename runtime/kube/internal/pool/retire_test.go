@@ -71,7 +71,7 @@ func TestRetire(t *testing.T) {
 			}
 		}), RecycleTimeout: time.Hour})
 	for len(asked) > 0 {
-		<-asked
+		wait.For(t, "a call that has come", asked)
 	}
 	i.retired(t, first, asked)
 	if i.pools.Ended(podsIn(t, ns)[used[0]]) {

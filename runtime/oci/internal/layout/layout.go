@@ -14,6 +14,7 @@ import (
 
 	"sandbox.internal/internal/flock"
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/internal/placement"
 )
 
 const (
@@ -161,7 +162,7 @@ func (l Layout) Make() error {
 		return err
 	}
 	for _, path := range []string{l.Volumes(), l.Directories(), l.Containers(), l.Trash()} {
-		if err := os.MkdirAll(path, DirectoryMode); err != nil {
+		if err := placement.MakeSpread(path, DirectoryMode); err != nil {
 			return err
 		}
 	}

@@ -92,19 +92,38 @@ func (m *Making) Commit(record Record, index treecopy.Index) (Record, error) {
 		// journal.
 		err = os.NewSyscallError("syncfs", unix.Syncfs(int(m.Tree.Fd())))
 	}
+	return m.commit(record, err)
+}
+
+// commit writes the record of what is on the disk, unless that has failed.
+func (m *Making) commit(record Record, err error) (Record, error) {
 	if err == nil {
-		err = record.write(directory)
+		err = record.write(m.store.path(m.id))
+	}
+	if err == nil {
+		err = layout.SyncDirectory(m.store.directory) // costs nothing where a sync has done that already
 	}
 	if err != nil {
 		m.Abort()
 		return Record{}, err
 	}
 	m.close()
+	record.Lists = listBytes(m.store.path(m.id))
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()
 	delete(m.store.making, m.name)
 	m.store.byID[m.id] = record
 	return m.store.counted(record), nil
+}
+
+// CommitShared completes a snapshot that has the tree of another one, which its caller holds, and
+// returns it as List does.
+func (m *Making) CommitShared(record Record, of Record) (Record, error) {
+	record.ID, record.Name = m.id, m.name
+	record.Shares, record.Base, record.Bytes, record.Files = of.TreeID(), of.Base, of.Bytes, of.Files
+	directory := m.store.path(m.id)
+	err := errors.Join(os.Remove(filepath.Join(directory, stagingDirectory)), os.Remove(filepath.Join(directory, treeDirectory)))
+	return m.commit(record, err)
 }
 
 // Abort removes everything of the snapshot.

@@ -96,7 +96,7 @@ func (s *Store) Related(to Record) []string {
 		}
 	}
 	if last.ID != "" && to.Source != "" {
-		ids = append(ids, last.ID)
+		ids = append(ids, last.TreeID())
 	}
 	return ids
 }
@@ -119,9 +119,12 @@ func (s *Store) left() map[string]int64 {
 		}
 	}
 	slices.SortFunc(listed, func(a, b Record) int { return a.Created.Compare(b.Created) })
-	left, seen := map[string]int64{}, map[string]bool{}
+	left, lists, seen := map[string]int64{}, map[string]int64{}, map[string]bool{}
 	for _, record := range listed {
-		s.below(record.Base, seen, func(removed Record) { left[record.ID] += removed.Exclusive })
+		s.below(record.needs(), seen, func(removed Record) {
+			left[record.ID] += removed.Exclusive
+			lists[record.ID] += removed.Lists
+		})
 	}
 	for id, removed := range s.byID {
 		if !removed.Removed || seen[id] || removed.Source == "" {
@@ -131,7 +134,11 @@ func (s *Store) left() map[string]int64 {
 		if next >= 0 {
 			shared := max(0, listed[next].Bytes-listed[next].Exclusive-left[listed[next].ID])
 			left[listed[next].ID] += min(removed.Exclusive, shared)
+			lists[listed[next].ID] += removed.Lists
 		}
+	}
+	for id, bytes := range lists {
+		left[id] += bytes
 	}
 	return left
 }
@@ -158,9 +165,9 @@ func (s *Store) Uncounted(chain []string) (bytes int64) {
 	seen := map[string]bool{}
 	for _, record := range s.byID {
 		if !record.Removed {
-			s.below(record.Base, seen, func(Record) {})
+			s.below(record.needs(), seen, func(Record) {})
 		}
 	}
-	s.below(chain, seen, func(removed Record) { bytes += removed.Exclusive })
+	s.below(chain, seen, func(removed Record) { bytes += removed.Exclusive + removed.Lists })
 	return bytes
 }

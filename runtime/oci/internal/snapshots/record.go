@@ -1,6 +1,7 @@
 package snapshots
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/internal/layout"
@@ -36,12 +39,18 @@ type Record struct {
 	// Base are the ids of the snapshots that the container began with, lowest first: the tree lies
 	// on theirs.
 	Base []string `json:",omitempty"`
+	// Shares is the id of the snapshot whose tree, index and hashes this one has, because the upper
+	// layer had not changed since; empty for one with its own.
+	Shares string `json:",omitempty"`
 	// Source identifies the upper layer that the tree is a copy of.
 	Source           string
 	Bytes, Exclusive int64 // of the tree
 	Files            int
 	Frozen           time.Duration
 	Created          time.Time
+	// Lists is what the index and the hashes of the tree take on the disk, in bytes. The store reads
+	// it from there.
+	Lists int64 `json:"-"`
 	// Memory is what it has besides the tree; nil when that is nothing.
 	Memory *Memory `json:",omitempty"`
 	// Removed is set when the snapshot was removed, and something needs it.
@@ -63,13 +72,26 @@ type Memory struct {
 	Bytes     int64 // of the files, on the disk
 }
 
-// Chain are the ids of all snapshots that a container has which begins with this one, lowest first.
-func (r Record) Chain() []string { return append(slices.Clone(r.Base), r.ID) }
+// TreeID is the id of the snapshot whose tree, index and hashes this one has: its own, or that of
+// an earlier one.
+func (r Record) TreeID() string { return cmp.Or(r.Shares, r.ID) }
+
+// Chain are the ids of the trees that a container has which begins with this one, lowest first: each
+// is that of a snapshot.
+func (r Record) Chain() []string { return append(slices.Clone(r.Base), r.TreeID()) }
+
+// needs are the ids of the snapshots whose trees this one needs besides its own.
+func (r Record) needs() []string {
+	if r.Shares == "" {
+		return r.Base
+	}
+	return r.Chain()
+}
 
 // Describe returns what a caller of the engine sees.
 func (r Record) Describe() engine.Snapshot {
 	s := engine.Snapshot{
-		Name: r.Name, Labels: maps.Clone(r.Labels), ImageID: r.ImageID, Bytes: r.Bytes, Exclusive: r.Exclusive,
+		Name: r.Name, Labels: maps.Clone(r.Labels), ImageID: r.ImageID, Bytes: r.Bytes, Exclusive: r.Exclusive + r.Lists,
 		Files: r.Files, Frozen: r.Frozen, Created: r.Created, Memory: r.Memory != nil,
 	}
 	if r.Memory != nil {
@@ -100,5 +122,18 @@ func readRecord(directory string) (Record, error) {
 	if err != nil {
 		return r, fmt.Errorf("cannot read the record %s of a snapshot: %w (remove the file to give the snapshot up)", path, err)
 	}
+	r.Lists = listBytes(directory)
 	return r, nil
+}
+
+// listBytes returns what the index and the hashes in the directory of a snapshot take on the disk.
+// One that is not there, or cannot be looked at, takes nothing.
+func listBytes(directory string) (bytes int64) {
+	for _, name := range []string{indexFile, hashesFile} {
+		var info unix.Stat_t
+		if unix.Lstat(filepath.Join(directory, name), &info) == nil {
+			bytes += info.Blocks * 512
+		}
+	}
+	return bytes
 }

@@ -14,6 +14,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/internal/layout"
+	"sandbox.internal/runtime/oci/internal/placement"
 	"sandbox.internal/runtime/oci/internal/trash"
 )
 
@@ -45,7 +46,7 @@ func Open(directory string, t *trash.Trash, using, restoring func() []string, lo
 		directory: directory, trash: t, using: using, restoring: restoring, log: log,
 		byID: map[string]Record{}, holds: map[string]int{}, begins: map[string]int{}, making: map[string]bool{}, merging: make(chan struct{}, 1),
 	}
-	if err := os.MkdirAll(directory, layout.DirectoryMode); err != nil {
+	if err := placement.MakeSpread(directory, layout.DirectoryMode); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(directory)
@@ -172,7 +173,7 @@ func (s *Store) HoldLast(source string) (last Record, release func(), ok bool) {
 	if !ok {
 		return Record{}, func() {}, false
 	}
-	return last, s.hold(last.ID), true
+	return last, s.hold(last.TreeID()), true
 }
 
 // hold keeps snapshots. mu is held.
@@ -214,6 +215,16 @@ func (s *Store) Index(id string) string { return filepath.Join(s.path(id), index
 
 // Hashes is the file with the hashes of what a snapshot's tree has.
 func (s *Store) Hashes(id string) string { return filepath.Join(s.path(id), hashesFile) }
+
+// WeighLists reads what the lists of a snapshot take on the disk, after one was written.
+func (s *Store) WeighLists(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if record, ok := s.byID[id]; ok {
+		record.Lists = listBytes(s.path(id))
+		s.byID[id] = record
+	}
+}
 
 // Memory returns what a snapshot has of the processes of a container, and the directory with it. ok
 // is false when there is nothing.
@@ -351,7 +362,7 @@ func (s *Store) allNeeded() map[string]bool {
 		needed[id] = true
 	}
 	for _, other := range s.byID {
-		for _, id := range other.Base {
+		for _, id := range other.needs() {
 			needed[id] = true
 		}
 	}

@@ -8,10 +8,12 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/oci/internal/layout"
 	"sandbox.internal/runtime/oci/internal/snapshots"
 	"sandbox.internal/runtime/oci/internal/trash"
+	"sandbox.internal/runtime/oci/internal/treecopy"
 )
 
 // site is where a store keeps its snapshots, and what containers lie on.
@@ -207,6 +209,77 @@ func TestMergedBytes(t *testing.T) {
 	s.using = nil
 	remove("four")
 	check(nil, 0)
+}
+
+// TestListsAreCounted: the index and the hashes of a snapshot count as its own, of a removed one
+// with those of the snapshot that its bytes are counted for, and not when they are gone.
+func TestListsAreCounted(t *testing.T) {
+	s := &site{directory: t.TempDir()}
+	store := s.open(t)
+	index := treecopy.Index{}
+	for i := range uint64(1000) {
+		index[i] = treecopy.File{Stat: treecopy.Stat{Inode: i}, Path: fmt.Sprint("a file with the number ", i)}
+	}
+	made := func(name string, base ...string) string {
+		making, _, err := store.Begin(name)
+		if err != nil || making == nil {
+			t.Fatalf("begin %s: %v", name, err)
+		}
+		record, err := making.Commit(snapshots.Record{Base: base, Bytes: 100, Exclusive: 100}, index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return record.ID
+	}
+	onDisk := func(path string) int64 {
+		t.Helper()
+		var info unix.Stat_t
+		if err := unix.Stat(path, &info); err != nil {
+			t.Fatal(err)
+		}
+		return info.Blocks * 512
+	}
+	one := made("one")
+	two := made("two", one)
+	// Synced, so that its blocks are those that it keeps.
+	if err := layout.ReplaceFileSynced(store.Hashes(two), make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	store.WeighLists(two)
+	wantOne := onDisk(store.Index(one))
+	wantTwo := onDisk(store.Index(two)) + onDisk(store.Hashes(two))
+	if wantOne < 10_000 || wantTwo < 1<<20 {
+		t.Fatalf("the lists have %d and %d bytes", wantOne, wantTwo)
+	}
+	check := func(want map[string]int64) {
+		t.Helper()
+		for _, store := range []*snapshots.Store{store, s.open(t)} {
+			got := map[string]int64{}
+			for _, record := range store.List() {
+				described := record.Describe()
+				got[record.Name] = described.Exclusive
+				if described.Bytes != 100 {
+					t.Errorf("the size of %s is %d, want 100", record.Name, described.Bytes)
+				}
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("the bytes are %v, want %v", got, want)
+			}
+		}
+	}
+	check(map[string]int64{"one": 100 + wantOne, "two": 100 + wantTwo})
+	if err := store.Remove("one"); err != nil { // two lies on it
+		t.Fatal(err)
+	}
+	check(map[string]int64{"two": 200 + wantOne + wantTwo})
+	s.using = []string{one}
+	if err := store.Remove("two"); err != nil {
+		t.Fatal(err)
+	}
+	check(nil)
+	if bytes := store.Uncounted([]string{one}); bytes != 100+wantOne {
+		t.Errorf("%d bytes are not counted, want %d", bytes, 100+wantOne)
+	}
 }
 
 // TestMemoryStaysWhileRestored: what a removed snapshot has of processes is there until no

@@ -30,9 +30,14 @@ func (c *Copy) Compare(ctx context.Context, to *os.File, still time.Time) (Resul
 	defer func() { _ = root.Close() }()
 	c.later, c.times = nil, nil
 	f := &comparison{Copy: c, ctx: ctx, still: still, links: map[uint64]string{}, result: Result{Index: Index{}}}
+	var info unix.Stat_t
+	if err := unix.Fstat(int(root.Fd()), &info); err != nil {
+		return Result{}, &os.PathError{Op: "stat", Path: root.Name(), Err: err}
+	}
 	if err := f.directory(root, to, "", 0); err != nil {
 		return Result{}, err
 	}
+	f.index(&info, "")
 	return f.result, nil
 }
 
@@ -80,6 +85,7 @@ func (f *comparison) entry(from, to *os.File, entry, name string, depth int) err
 		if err := f.adds(&info); err != nil {
 			return err
 		}
+		f.index(&info, name)
 		return f.subdirectory(from, to, entry, name, depth)
 	}
 	if info.Nlink > 1 {
@@ -95,7 +101,15 @@ func (f *comparison) entry(from, to *os.File, entry, name string, depth int) err
 	if err := f.adds(&info); err != nil {
 		return err
 	}
+	f.index(&info, name)
 	return f.special(from, to, entry, entry, &info)
+}
+
+// index records what an entry was like, if a later change of it is seen by that.
+func (f *comparison) index(info *unix.Stat_t, name string) {
+	if stat := statOf(info); !f.untimed && stat.settled(f.still) {
+		f.result.Index[stat.Inode] = File{Stat: stat, Path: name}
+	}
 }
 
 // adds counts what the copy needs room for.

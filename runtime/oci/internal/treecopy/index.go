@@ -8,13 +8,14 @@ import (
 	"os"
 )
 
-// File is a regular file of a copy, with what the source was like.
+// File is a file of a copy, of any kind, with what the source was like.
 type File struct {
 	Stat
-	Path string // in the copy
+	Path string // in the copy; the first one of several
 }
 
-// Index has the files of a copy whose sources can be compared with it, by the inodes of these.
+// Index has the files of a copy whose sources can be compared with it, by the inodes of these. The
+// one without a path is the root.
 type Index map[uint64]File
 
 // WriteIndex writes an index to a new file.

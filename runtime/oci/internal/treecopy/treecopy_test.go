@@ -143,6 +143,16 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// regular is how many of the entries are files of these tests.
+func regular(index treecopy.Index) (files int) {
+	for _, entry := range index {
+		if entry.Path != "" && entry.Path != "directory" {
+			files++
+		}
+	}
+	return files
+}
+
 // TestUnchangedFilesAreLinked: the next copy links what has not changed, whatever its path is, and
 // copies what has, also where size and time of change are the same.
 func TestUnchangedFilesAreLinked(t *testing.T) {
@@ -153,8 +163,8 @@ func TestUnchangedFilesAreLinked(t *testing.T) {
 	}
 	first.stageAll(t)
 	result := first.finish(t)
-	if len(result.Index) != 5 {
-		t.Errorf("the index is %v", result.Index)
+	if files := regular(result.Index); files != 5 {
+		t.Errorf("the index has %d files: %v", files, result.Index)
 	}
 	at := func(name string) string { return filepath.Join(first.source, name) }
 	before := stat(t, at("content"))
@@ -375,8 +385,8 @@ func TestFileWithManyNames(t *testing.T) {
 	}
 	first.stageAll(t)
 	result := first.finish(t)
-	if len(result.Index) != 1 {
-		t.Fatalf("the index has %d files", len(result.Index))
+	if files := regular(result.Index); files != 1 {
+		t.Fatalf("the index has %d files", files)
 	}
 	again := func(maxBytes int64) (treecopy.Result, error) {
 		j := newJob(t)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/test/e2e/conformance"
+	"sandbox.internal/test/wait"
 )
 
 // outsides counts the ranges of addresses that were taken.
@@ -85,7 +86,7 @@ func serveName(t *testing.T, address netip.Addr, name string) error {
 	go func() { ended <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		_ = server.Close()
-		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		if err := wait.For(t, "the end of the server", ended); !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)
 		}
 	})
@@ -116,9 +117,9 @@ func serveNames(t *testing.T, address netip.Addr, names map[string]netip.Addr) e
 	started := make(chan struct{})
 	server.NotifyStartedFunc = func() { close(started) }
 	go func() { ended <- server.ActivateAndServe() }()
-	<-started
+	wait.For(t, "the start of the server", started)
 	t.Cleanup(func() {
-		if err := errors.Join(server.ShutdownContext(context.Background()), <-ended); err != nil {
+		if err := errors.Join(server.ShutdownContext(context.Background()), wait.For(t, "the end of the server", ended)); err != nil {
 			t.Error(err)
 		}
 	})
