@@ -2,12 +2,14 @@ package api_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +23,16 @@ import (
 func forest(t *testing.T, directories, each int) string {
 	t.Helper()
 	const memory = "/dev/shm"
-	parent, err := os.MkdirTemp(memory, "forest-")
+	// A test that was killed has left its own there.
+	left, err := filepath.Glob(memory + "/forest-*-*")
+	must(t, err)
+	for _, forest := range left {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(forest), "forest-"), "-")
+		if _, err := os.Stat("/proc/" + pid); errors.Is(err, os.ErrNotExist) {
+			must(t, os.RemoveAll(forest))
+		}
+	}
+	parent, err := os.MkdirTemp(memory, fmt.Sprintf("forest-%d-", os.Getpid()))
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(parent)) })
 	root := filepath.Join(parent, "root") // it is moved beside itself

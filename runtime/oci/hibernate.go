@@ -66,7 +66,8 @@ func (e *Engine) hibernate(ctx context.Context, c *containers.Container) error {
 }
 
 // writeOwnMemory writes the processes of a frozen container beside what it has written, and records
-// that they are there. After an error nothing of them is left.
+// that they are there. After an error nothing of them is left. A write is not cut off for a caller
+// that has gone: the runtime would go on with it.
 func (e *Engine) writeOwnMemory(ctx context.Context, c *containers.Container) (err error) {
 	directory := c.Directory.Memory()
 	if err := e.launcher.disks.trash.Throw(directory); err != nil { // of a call that was cut off
@@ -78,7 +79,7 @@ func (e *Engine) writeOwnMemory(ctx context.Context, c *containers.Container) (e
 		}
 	}()
 	memory, err := e.describeMemory(c)
-	if err != nil {
+	if err = errors.Join(err, ctx.Err()); err != nil {
 		return err
 	}
 	if err := os.Mkdir(directory, 0o700); err != nil {
@@ -89,7 +90,12 @@ func (e *Engine) writeOwnMemory(ctx context.Context, c *containers.Container) (e
 		return err
 	}
 	defer func() { _ = file.Close() }()
-	if memory.Bytes, err = e.checkpoint(ctx, c, directory, &treecopy.Copy{Staging: file}); err != nil {
+	memory.Bytes, err = e.checkpoint(context.WithoutCancel(ctx), c, directory, &treecopy.Copy{Staging: file})
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return err
+	}
+	// The processes go on with the files that they have written last, also after a loss of power.
+	if err := e.launcher.disks.sync(c); err != nil {
 		return err
 	}
 	if err := os.NewSyscallError("syncfs", unix.Syncfs(int(file.Fd()))); err != nil {

@@ -197,7 +197,9 @@ func (s *start) recordBegin() error {
 	}
 	err := s.gpus.take(s.spec.Resources.GPUs, func(names []string) error {
 		return s.container.Update(func(r *containers.Record) {
-			r.Run, r.StartError = &containers.Run{BootID: s.bootID, Users: s.ids.First, Keeps: s.keeps, GPUs: names}, ""
+			// What it was stopped with stays of use when this start is given up: see Suspend.
+			r.Run = &containers.Run{BootID: s.bootID, Users: s.ids.First, Keeps: s.keeps, Suspends: s.again, GPUs: names}
+			r.StartError = ""
 			if !s.again {
 				r.Source = layout.NewID()
 			}

@@ -100,15 +100,24 @@ func (e *Engine) checkpoint(ctx context.Context, c *containers.Container, direct
 	if err != nil {
 		return 0, err
 	}
-	return written, memoryFits(written, room)
+	// What is written has its room.
+	return written, errors.Join(memoryAllowed(written, room), room.CheckRoom(0))
 }
 
 // memoryFits refuses memory that takes more than a snapshot may, or than there is.
 func memoryFits(bytes int64, tree *treecopy.Copy) error {
+	if err := memoryAllowed(bytes, tree); err != nil {
+		return err
+	}
+	return tree.CheckRoom(bytes)
+}
+
+// memoryAllowed refuses memory that takes more than a snapshot may.
+func memoryAllowed(bytes int64, tree *treecopy.Copy) error {
 	if tree.MaxBytes > 0 && bytes >= tree.MaxBytes {
 		return fmt.Errorf("%w: the memory of the container has %d bytes, and the snapshot may have %d", engine.ErrSnapshotTooLarge, bytes, tree.MaxBytes)
 	}
-	return tree.CheckRoom(bytes)
+	return nil
 }
 
 // goesDirect reports whether files of the directory can be written to around the host's cache.
@@ -231,6 +240,12 @@ func (e *Engine) restoreFrom(ctx context.Context, s start, memory snapshots.Memo
 	}
 	var refused *keeper.RuntimeError
 	byRuntime := errors.As(err, &refused) && refused.Stage == keeper.StageRun
+	// A runtime that was killed, such as for want of memory, has not refused them: the next start
+	// tries again.
+	const killed = 128
+	if byRuntime && refused.ExitCode > killed {
+		return true, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
+	}
 	if err == nil || !byRuntime && !errors.Is(err, engine.ErrNoMemory) {
 		return true, err
 	}

@@ -458,6 +458,24 @@ func testHibernateLost(t *testing.T) {
 		t.Errorf("for a caller that has gone: %v", err)
 	}
 	s.wantMemories(t, "for a caller that has gone", 0)
+	// One that goes in the middle of the write: the write ends, and nothing of it is left.
+	going, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.Hibernate(going, id) }()
+	wait.Until(t, "the memory is being written", func() bool {
+		begun, err := filepath.Glob(filepath.Join(s.Directory, "containers/*/memory/*"))
+		return err == nil && len(begun) > 0 || len(ended) > 0
+	})
+	cancel()
+	if err := wait.For(t, "Hibernate returns", ended); err == nil { // it was faster
+		restart(t, e, id)
+		if err := e.Freeze(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	} else if !errors.Is(err, context.Canceled) {
+		t.Errorf("for a caller that goes: %v", err)
+	}
+	s.wantMemories(t, "for a caller that goes", 0)
 	if c := inspect(t, e, id); c.Status != engine.StatusFrozen {
 		t.Errorf("a container that was not hibernated is %s", c.Status)
 	}

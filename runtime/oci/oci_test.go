@@ -45,7 +45,12 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	err := flag.Set("test.parallel", "4") // much of the time those that are parallel wait
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == "test.parallel" })
+	var err error
+	if !asked {
+		err = flag.Set("test.parallel", "4") // much of the time those that are parallel wait
+	}
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		return 1

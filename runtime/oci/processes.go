@@ -134,16 +134,17 @@ func (p *processes) thaw(ctx context.Context, c *containers.Container) error {
 }
 
 // resume takes pause back.
+//
+// The runtime's command is not killed for a caller that has gone, and has time to wait for a write
+// of memory to end: what one that was killed has asked runsc for is done later, and a second
+// request to resume then ends the container.
 func (p *processes) resume(ctx context.Context, c *containers.Container) error {
-	return p.resumeWithin(ctx, c, commandTimeout)
-}
-
-func (p *processes) resumeWithin(ctx context.Context, c *containers.Container, atMost time.Duration) error {
 	runtime, err := p.runtimes.get(c.Record().Runtime)
 	if err != nil || !runtime.Pauses {
 		return p.cgroups.Group(c.ID).Thaw(ctx)
 	}
-	_, err = runCommandWithin(ctx, atMost, runtime.ResumeArgs(p.layout.Runtime(c.Record().Runtime), c.ID))
+	state := p.layout.Runtime(c.Record().Runtime)
+	_, err = runCommandWithin(context.WithoutCancel(ctx), checkpointTimeout, runtime.ResumeArgs(state, c.ID))
 	return p.unless(ctx, runtime, c, false, err)
 }
 
@@ -167,9 +168,8 @@ func (p *processes) whileHeld(ctx context.Context, c *containers.Container, do f
 	case err == nil:
 		err = do(time.Now())
 	}
-	// Also after a pause that failed: it may have stopped some. A runtime that was writing the
-	// memory of the container, for a caller that has gone, finishes that first.
-	resumed := p.resumeWithin(context.WithoutCancel(ctx), c, checkpointTimeout)
+	// Also after a pause that failed: it may have stopped some.
+	resumed := p.resume(context.WithoutCancel(ctx), c)
 	took := time.Since(began)
 	if resumed != nil && !c.HasEnded() {
 		c.SetFrozen(true) // which a caller sees, and can thaw

@@ -76,7 +76,7 @@ func (e *Engine) boundSnapshot(chain []string, maxBytes int64) (int64, error) {
 		return 0, nil
 	}
 	if maxBytes -= e.snapshots.Uncounted(chain); maxBytes <= 0 {
-		return 0, fmt.Errorf("%w: the removed snapshots that the container lies on have more bytes than may be added", engine.ErrSnapshotTooLarge)
+		return 0, fmt.Errorf("%w: removed snapshots whose files it needs have more bytes than may be added", engine.ErrSnapshotTooLarge)
 	}
 	return maxBytes, nil
 }

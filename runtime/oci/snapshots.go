@@ -120,7 +120,8 @@ func (e *Engine) takeSnapshot(ctx context.Context, c *containers.Container, opti
 			return has, err
 		}
 	}
-	maxBytes, err := e.boundSnapshot(taken.Base, options.MaxBytes)
+	allowed := options.MaxBytes
+	maxBytes, err := e.boundSnapshot(taken.Base, allowed)
 	if err != nil {
 		return has, err
 	}
@@ -134,7 +135,7 @@ func (e *Engine) takeSnapshot(ctx context.Context, c *containers.Container, opti
 	failpoint.Hit(CopiedFailpoint)
 	if unchanged {
 		// Where the last one was removed, what it has is counted for this one from now on.
-		if _, err := e.boundSnapshot(last.record.Chain(), maxBytes); err != nil {
+		if _, err := e.boundSnapshot(last.record.Chain(), allowed); err != nil {
 			return has, err
 		}
 		committed = true // or aborted by CommitShared

@@ -224,6 +224,15 @@ func TestSuspendKilled(t *testing.T) {
 			}
 			awaitLog(t, e, id, fmt.Sprintf("start %d", round+2))
 		}
+		// A start after it that is given up loses nothing.
+		if err := errors.Join(e.Suspend(t.Context(), id, 0), e.Start(t.Context(), id)); err != nil {
+			t.Fatal(err)
+		}
+		awaitLog(t, e, id, "start 4")
+		if err := errors.Join(e.Stop(t.Context(), id, 0), e.Start(t.Context(), id)); err != nil {
+			t.Fatal(err)
+		}
+		awaitLog(t, e, id, "start 5")
 		removeAll(t, e)
 		closeEngine(t, e)
 	})

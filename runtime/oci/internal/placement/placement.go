@@ -25,6 +25,9 @@ func MakeSpread(path string, mode os.FileMode) error {
 		return err
 	}
 	directory, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) { // a symbolic link: where it leads is not ours
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -40,8 +43,10 @@ func MakeSpread(path string, mode os.FileMode) error {
 	if err == nil && flags&topDirectory == 0 {
 		err = unix.IoctlSetPointerInt(int(directory.Fd()), unix.FS_IOC_SETFLAGS, flags|topDirectory)
 	}
-	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOTTY) {
-		return &os.PathError{Op: "set the flags of", Path: path, Err: err}
+	for _, refused := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EPERM, unix.EACCES} {
+		if errors.Is(err, refused) { // it serves as well, and slower
+			return nil
+		}
 	}
-	return nil
+	return os.NewSyscallError("set the flags of "+path, err)
 }

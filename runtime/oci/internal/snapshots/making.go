@@ -8,10 +8,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/internal/failpoint"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/internal/layout"
 	"sandbox.internal/runtime/oci/internal/treecopy"
 )
+
+// SharedFailpoint: a snapshot that shares the tree of another one has no tree of its own any more,
+// and no record.
+const SharedFailpoint = "snapshot-shared"
 
 // Making is a snapshot that is being made. The caller calls Commit or Abort.
 type Making struct {
@@ -121,8 +126,10 @@ func (m *Making) commit(record Record, err error) (Record, error) {
 func (m *Making) CommitShared(record Record, of Record) (Record, error) {
 	record.ID, record.Name = m.id, m.name
 	record.Shares, record.Base, record.Bytes, record.Files = of.TreeID(), of.Base, of.Bytes, of.Files
+	record.Exclusive = 2 * treecopy.MinBytes // the directory and the record
 	directory := m.store.path(m.id)
 	err := errors.Join(os.Remove(filepath.Join(directory, stagingDirectory)), os.Remove(filepath.Join(directory, treeDirectory)))
+	failpoint.Hit(SharedFailpoint)
 	return m.commit(record, err)
 }
 

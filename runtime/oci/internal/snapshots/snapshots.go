@@ -20,8 +20,8 @@ import (
 
 // Store has the snapshots. It is safe for concurrent use.
 //
-// The directory of a snapshot is thrown away when the snapshot was removed, and neither a container
-// nor another snapshot lies on its tree.
+// The directory of a snapshot is thrown away when the snapshot was removed, no container and no
+// other snapshot lies on its tree, and no other one shares it.
 type Store struct {
 	directory string
 	trash     *trash.Trash
@@ -288,7 +288,7 @@ func (s *Store) freeMemory(record Record) {
 // them: the next one of the same upper layer, else one whose tree was merged of such ones. That is
 // too much where it does not share them, but never more than it has. mu is held.
 func (s *Store) handOn(thrown Record) {
-	if thrown.Source == "" {
+	if thrown.Source == "" || thrown.Shares != "" {
 		return
 	}
 	var next, merged Record

@@ -29,24 +29,24 @@ func (c *Copy) Unchanged(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer func() { _ = root.Close() }()
-	var info unix.Stat_t
-	if err := unix.Fstat(int(root.Fd()), &info); err != nil {
-		return false, &os.PathError{Op: "stat", Path: root.Name(), Err: err}
-	}
-	err = c.same(ctx, root, &info, 0)
-	if errors.Is(err, errChanged) || errors.Is(err, unix.ENOENT) {
-		return false, nil
+	err = c.same(ctx, root, 0)
+	for _, cause := range []error{errChanged, unix.ENOENT, unix.ENOTDIR, unix.ELOOP} {
+		if errors.Is(err, cause) {
+			return false, nil
+		}
 	}
 	return err == nil, err
 }
 
 // same returns errChanged where a directory, or what is in it, is not as Previous has it.
-func (c *Copy) same(ctx context.Context, directory *os.File, info *unix.Stat_t, depth int) error {
-	stat := statOf(info)
-	if c.Previous.Index[stat.Inode].Stat != stat || depth > maxDepth {
+func (c *Copy) same(ctx context.Context, directory *os.File, depth int) error {
+	if depth > maxDepth {
 		return errChanged
 	}
-	return entries(ctx, directory, func(entry string) error {
+	if err := c.known(directory); err != nil {
+		return err
+	}
+	err := entries(ctx, directory, func(entry string) error {
 		var info unix.Stat_t
 		if err := unix.Fstatat(int(directory.Fd()), entry, &info, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return &os.PathError{Op: "stat", Path: shown(entry), Err: err}
@@ -62,6 +62,24 @@ func (c *Copy) same(ctx context.Context, directory *os.File, info *unix.Stat_t, 
 			return err
 		}
 		defer func() { _ = below.Close() }()
-		return c.same(ctx, below, &info, depth+1)
+		return c.same(ctx, below, depth+1)
 	})
+	if err != nil {
+		return err
+	}
+	// An entry that was taken away or exchanged meanwhile was not looked at, and may have changed
+	// before the call.
+	return c.known(directory)
+}
+
+// known returns errChanged for a directory whose own attributes are not those of Previous.
+func (c *Copy) known(directory *os.File) error {
+	var info unix.Stat_t
+	if err := unix.Fstat(int(directory.Fd()), &info); err != nil {
+		return &os.PathError{Op: "stat", Path: shown(directory.Name()), Err: err}
+	}
+	if stat := statOf(&info); c.Previous.Index[stat.Inode].Stat != stat {
+		return errChanged
+	}
+	return nil
 }
