@@ -43,6 +43,7 @@ type sleep struct {
 	thawing bool         // it is being woken
 	again   time.Time    // when what was due and could not be saved is tried again
 
+	queued         bool          // the job that runs waits until the sandbox may go to the disk
 	hibernateNow   bool          // it goes to the disk before its time
 	hibernateAgain time.Time     // when the sandbox is brought to the disk, after an attempt that has failed
 	hibernatePause time.Duration // the pause before that
@@ -98,7 +99,7 @@ func (a *actor) updateSleep() {
 		a.setPacketWatch(nil)
 		return
 	}
-	if !settings.AutoResume || a.record.Stopped {
+	if !settings.AutoResume || a.processesEnd() {
 		a.setPacketWatch(nil)
 	}
 	if packets := a.sleep.packets; packets != nil && packets.seen.Load() {
@@ -376,7 +377,13 @@ func (a *actor) endIdle(idle *idleWatch) error {
 // needsPacketWatch reports whether packets are to wake the sandbox, which sleeps or is about to,
 // and are not watched.
 func (a *actor) needsPacketWatch() bool {
-	return a.record.Sandbox.Sleeps() && !a.record.Stopped && a.sleep.packets == nil && a.host.packetsWake(a.record.Sandbox.Settings())
+	return a.record.Sandbox.Sleeps() && !a.processesEnd() && a.sleep.packets == nil && a.host.packetsWake(a.record.Sandbox.Settings())
+}
+
+// processesEnd reports whether the processes of the sandbox have ended, or may be ending because it
+// is being brought to the disk without them: what they send then, and the answers, wakes nothing.
+func (a *actor) processesEnd() bool {
+	return a.record.Stopped || a.record.Hibernation == lifecycle.HibernationBegun && !a.host.keepsProcesses(&a.record)
 }
 
 // wakesByItself reports whether the sandbox sleeps and is to be woken at a time.
