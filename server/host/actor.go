@@ -168,7 +168,7 @@ func (a *actor) afterTransition(
 	status.State, status.LastTransitionAt = to, now
 	record.Sandbox.Status = status
 	if to != lifecycle.StateResuming {
-		record.Rollback = ""
+		record.Rollback, record.Asleep = "", false
 	} else if record.TimedOut { // it lives as long again as it was to live
 		record.TimedOut = false
 		record.Sandbox.ExpiresAt = wall(now.Add(record.Spec.Timeout))

@@ -98,8 +98,9 @@ func (a *actor) queueForDisk() {
 	})
 }
 
-// hibernateInTurn is the job of a sandbox whose time has come to go to the disk: one at a time does
-// on the host, which writes all of its memory. Until its turn the sandbox sleeps in memory as before.
+// hibernateInTurn is the job of a sandbox whose time has come to go to the disk. One at a time does
+// on the host, because all of its memory is written. Until its turn the sandbox sleeps in memory as
+// before.
 func (a *actor) hibernateInTurn(ctx context.Context, record lifecycle.Record) func() {
 	if !a.awaitSnapshots(ctx) {
 		return nil
@@ -243,6 +244,27 @@ func (a *actor) hibernated(processes bool) {
 	event.Reason, event.Message = reason, message
 	a.log.Info().Str("reason", string(reason)).Msg(message)
 	a.saveOrRetry(synced, record, event)
+}
+
+// onDisk returns the status of a sandbox that is on the disk.
+func onDisk(hibernation lifecycle.Hibernation) (lifecycle.Reason, string) {
+	if hibernation == lifecycle.HibernationProcesses {
+		return lifecycle.ReasonHibernated, hibernated
+	}
+	return lifecycle.ReasonHibernatedFiles, hibernatedFiles
+}
+
+// sleepAgain records that a sandbox which could not be brought back from the disk sleeps there as
+// before, and why. It returns false for one that is not on the disk.
+func (a *actor) sleepAgain(cause string) bool {
+	if a.state() != lifecycle.StateResuming || !a.record.Stopped ||
+		a.record.Hibernation != lifecycle.HibernationProcesses && a.record.Hibernation != lifecycle.HibernationFiles {
+		return false
+	}
+	reason, message := onDisk(a.record.Hibernation)
+	a.record = withoutPlace(a.record)
+	a.recordTransition(lifecycle.TriggerStopped, reason, cause+"; "+message)
+	return true
 }
 
 // wakeFromDisk has a sandbox that is on the disk started again, because it was woken.

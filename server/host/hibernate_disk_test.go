@@ -1,0 +1,72 @@
+package host_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/test/wait"
+)
+
+// TestRollbackRefusedOnDisk: a sandbox on the disk whose rollback is refused sleeps there as
+// before, and the next request wakes it. One that a client has paused stays that.
+func TestRollbackRefusedOnDisk(t *testing.T) {
+	eachHibernation(t, func(t *testing.T, class string) {
+		m, want := hibernating(t, class)
+		m.start()
+		id := m.createOf(hibernatingSpec(class))
+		m.await(id, lifecycle.StateRunning)
+		kept := m.keep(id)
+		m.awaitPausedFor(id, lifecycle.ReasonIdle)
+		m.toDisk(id, want)
+		m.engine.failBefore(callRollback, func(context.Context, string) error { return fmt.Errorf("%w: it is full", engine.ErrNoRoom) })
+		must(t, m.host.Rollback(t.Context(), id, kept.ID))
+		wait.Until(t, "the rollback is refused", func() bool {
+			status := m.get(id).Status
+			return status.State == lifecycle.StatePaused && strings.Contains(status.Message, "it is full")
+		}, func() any { return m.get(id).Status })
+		if status := m.get(id).Status; status.Reason != want || !strings.Contains(status.Message, "on the disk") {
+			t.Errorf("after a rollback that is refused it is %+v", status)
+		}
+		runs := m.host.RunsOf(id)
+		must(t, m.host.Wake(t.Context(), id))
+		m.awaitRuns(id, runs+1)
+
+		m.awaitPausedFor(id, lifecycle.ReasonIdle)
+		m.toDisk(id, want)
+		must(t, m.host.Pause(t.Context(), id))
+		must(t, m.host.Rollback(t.Context(), id, kept.ID))
+		m.awaitPausedFor(id, lifecycle.ReasonRollbackFailed)
+		if err := m.host.Wake(t.Context(), id); kindOf(err) != lifecycle.KindConflict {
+			t.Errorf("a request to a sandbox that a client has paused: %v", err)
+		}
+		m.engine.failBefore(callRollback, nil)
+		must(t, m.host.Rollback(t.Context(), id, kept.ID))
+		m.await(id, lifecycle.StateRunning)
+		if got := m.host.RecordOf(id); got.Hibernation != "" || got.Sandbox.SnapshotID != kept.ID {
+			t.Errorf("after a rollback the record is %+v", got)
+		}
+	})
+}
+
+// TestRollbackDuringHibernation: a rollback does not wait until the processes, which it ends, are
+// written to the disk.
+func TestRollbackDuringHibernation(t *testing.T) {
+	m, _ := hibernating(t, "gvisor")
+	m.start()
+	id := m.createOf(hibernatingSpec("gvisor"))
+	m.await(id, lifecycle.StateRunning)
+	kept := m.keep(id)
+	m.awaitPausedFor(id, lifecycle.ReasonIdle)
+	hold := newGate()
+	m.engine.failBefore(callHibernate, hold.fault)
+	m.clock.advance(untilDisk)
+	m.host.Sweep()
+	hold.await(t)
+	runs := m.host.RunsOf(id)
+	must(t, m.host.Rollback(t.Context(), id, kept.ID))
+	m.awaitRuns(id, runs+1)
+}
