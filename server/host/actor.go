@@ -41,15 +41,17 @@ type actor struct {
 	lastProgress lifecycle.Status // the last progress that became an event
 
 	// Shared:
-	inbox   chan func()
-	policy  sync.Mutex    // serialises changes of the network policy
-	gone    chan struct{} // closed when the actor has ended
-	taking  atomic.Int64  // one more at the begin and at the end of each snapshot that is taken
-	runs    atomic.Int64  // how often the sandbox has come into Running since the start
-	thaws   atomic.Int64  // how often the sandbox was thawed because it was to be woken
-	view    atomic.Pointer[lifecycle.Record]
-	mu      sync.Mutex
-	changed chan struct{} // closed by the next change
+	inbox  chan func()
+	policy sync.Mutex    // serialises changes of the network policy
+	gone   chan struct{} // closed when the actor has ended
+	taking atomic.Int64  // one more at the begin and at the end of each snapshot that is taken
+	runs   atomic.Int64  // how often the sandbox has come into Running since the start
+	thaws  atomic.Int64  // how often the sandbox was thawed because it was to be woken
+	// failedWakes is how often the sandbox could not be brought back from the disk.
+	failedWakes atomic.Int64
+	view        atomic.Pointer[lifecycle.Record]
+	mu          sync.Mutex
+	changed     chan struct{} // closed by the next change
 }
 
 // do runs f in the actor's goroutine and returns its error. It returns an error of KindNotFound

@@ -2,9 +2,11 @@ package host_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
@@ -69,4 +71,30 @@ func TestRollbackDuringHibernation(t *testing.T) {
 	runs := m.host.RunsOf(id)
 	must(t, m.host.Rollback(t.Context(), id, kept.ID))
 	m.awaitRuns(id, runs+1)
+}
+
+// TestWakeFromDiskFails: a sandbox that cannot be brought back from the disk for a while stays
+// there, the request says so, and a later one wakes it.
+func TestWakeFromDiskFails(t *testing.T) {
+	eachHibernation(t, func(t *testing.T, class string) {
+		m, want := hibernating(t, class)
+		m.start()
+		id := m.onDisk(class, want)
+		runs := m.host.RunsOf(id)
+		m.engine.failBefore(callStart, func(context.Context, string) error { return errors.New("the image is gone") })
+		for range 2 {
+			err := m.host.Wake(t.Context(), id)
+			if kindOf(err) != lifecycle.KindUnavailable || !strings.Contains(err.Error(), "the image is gone") {
+				t.Fatalf("a request to a sandbox that cannot be woken: %v", err)
+			}
+			if status := m.get(id).Status; status.State != lifecycle.StatePaused || status.Reason != want || !strings.Contains(status.Message, "the image is gone") {
+				t.Errorf("after a wake that has failed it is %+v", status)
+			}
+			m.clock.advance(time.Second)
+			m.host.Sweep()
+		}
+		m.engine.failBefore(callStart, nil)
+		must(t, m.host.Wake(t.Context(), id))
+		m.awaitRuns(id, runs+1)
+	})
 }

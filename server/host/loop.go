@@ -178,6 +178,9 @@ func wall(at time.Time) time.Time { return at.Round(0) }
 // idle returns how long the actor may wait for messages before it has something to do.
 func (a *actor) idle() time.Duration {
 	wait := min(a.untilDue(), a.untilHibernation())
+	if a.state() == lifecycle.StatePaused && a.cancelRunning == nil {
+		wait = min(wait, a.untilWake())
+	}
 	if a.saveAgainAt.IsZero() {
 		return wait
 	}

@@ -72,7 +72,7 @@ func (a *actor) restart(ctx context.Context, record lifecycle.Record) func() {
 			return a.inspect(ctx, record)
 		case !errors.Is(err, lifecycle.ErrBoxUnavailable),
 			a.host.options.Clock().Sub(began) > stuckAfter:
-			return func() { a.stop(lifecycle.ReasonResumeFailed, resumeFailed(err)) }
+			return func() { a.notRestarted(resumeFailed(err)) }
 		}
 		a.log.Warn().
 			Err(err).
@@ -83,6 +83,20 @@ func (a *actor) restart(ctx context.Context, record lifecycle.Record) func() {
 			return nil
 		}
 	}
+}
+
+// notRestarted records that the sandbox could not be started again. One that was woken from the disk
+// sleeps there again: the cause may pass, and the next request tries again.
+func (a *actor) notRestarted(message string) {
+	if a.record.Sandbox.Status.Reason == lifecycle.ReasonWoken {
+		a.sleep.wakeAgain = a.host.options.Clock().Add(failedWakePause)
+		if a.sleepAgain(message) {
+			a.failedWakes.Add(1)
+			a.nudge()
+			return
+		}
+	}
+	a.stop(lifecycle.ReasonResumeFailed, message)
 }
 
 func (a *actor) restarted(place lifecycle.Place) {

@@ -25,6 +25,9 @@ const (
 	// The pauses between attempts to follow whether a sandbox is idle.
 	firstIdlePause   = 100 * time.Millisecond
 	longestIdlePause = 30 * time.Second
+	// failedWakePause is how long a sandbox that could not be brought back from the disk stays there:
+	// requests would have it tried without end.
+	failedWakePause = time.Second
 )
 
 var (
@@ -47,6 +50,7 @@ type sleep struct {
 	hibernateNow   bool          // it goes to the disk before its time
 	hibernateAgain time.Time     // when the sandbox is brought to the disk, after an attempt that has failed
 	hibernatePause time.Duration // the pause before that
+	wakeAgain      time.Time     // when the sandbox is woken at the earliest, after an attempt that has failed
 	reports        chan struct{} // has an element when packets may have been seen
 }
 
@@ -108,11 +112,22 @@ func (a *actor) updateSleep() {
 	switch {
 	case !a.sleep.woken || state != lifecycle.StatePaused || a.cancelRunning != nil || a.record.Hibernation == lifecycle.HibernationBegun:
 	case a.record.Stopped:
-		a.wakeFromDisk()
+		if a.untilWake() == 0 {
+			a.wakeFromDisk()
+		}
 	default:
 		a.sleep.thawing = true
 		a.start(a.wakeUp)
 	}
+}
+
+// untilWake returns how long a sandbox that is on the disk and is to be woken waits for that; an hour
+// for any other.
+func (a *actor) untilWake() time.Duration {
+	if !a.sleep.woken || !a.record.Stopped {
+		return time.Hour
+	}
+	return max(0, a.sleep.wakeAgain.Sub(a.host.options.Clock()))
 }
 
 // wakeUp is the job of a sandbox that sleeps and is to be woken. What has woken it waits: the box
