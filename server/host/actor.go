@@ -49,9 +49,11 @@ type actor struct {
 	thaws  atomic.Int64  // how often the sandbox was thawed because it was to be woken
 	// failedWakes is how often the sandbox could not be brought back from the disk.
 	failedWakes atomic.Int64
-	view        atomic.Pointer[lifecycle.Record]
-	mu          sync.Mutex
-	changed     chan struct{} // closed by the next change
+	// diskAttempts is how often an attempt to bring the sandbox to the disk has left it in memory.
+	diskAttempts atomic.Int64
+	view         atomic.Pointer[lifecycle.Record]
+	mu           sync.Mutex
+	changed      chan struct{} // closed by the next change
 }
 
 // do runs f in the actor's goroutine and returns its error. It returns an error of KindNotFound

@@ -19,6 +19,8 @@ const (
 const (
 	hibernated      = "asleep on the disk: its processes were written there and take no memory; the next request has them go on"
 	hibernatedFiles = "asleep on the disk: its processes have ended, its files are kept; the next request starts its entrypoint again"
+	pausedOnDisk    = "paused by a client; its processes were written to the disk, and go on when it is resumed"
+	pausedWithFiles = "paused by a client; its files are kept and its processes have ended: resume starts its entrypoint again"
 )
 
 // hibernatesAt returns when a sandbox that sleeps is to be brought to the disk; zero when it is
@@ -215,12 +217,14 @@ func (a *actor) stayInMemory(cause error) {
 	}
 	record := a.record
 	record.Hibernation = ""
+	a.diskAttempts.Add(1)
 	a.saveOrRetry(synced, record)
 }
 
 // hibernated records that the sandbox is on the disk, with its processes or with its files alone.
 func (a *actor) hibernated(processes bool) {
-	if state := a.state(); a.record.Hibernation != lifecycle.HibernationBegun || state.Final() || state == lifecycle.StateStopping {
+	state := a.state()
+	if a.record.Hibernation != lifecycle.HibernationBegun || state.Final() || state == lifecycle.StateStopping {
 		return
 	}
 	a.sleep.hibernatePause = 0
@@ -235,7 +239,12 @@ func (a *actor) hibernated(processes bool) {
 		record.Hibernation = ""
 		reason, message = lifecycle.ReasonHostRebooted, lifecycle.HostRebooted
 	}
-	if !record.Sandbox.Sleeps() { // a client has paused or resumed it meanwhile
+	switch sleeps := record.Sandbox.Sleeps(); {
+	case !sleeps && state == lifecycle.StatePaused && processes: // a client has paused it meanwhile
+		reason, message = record.Sandbox.Status.Reason, pausedOnDisk
+	case !sleeps && state == lifecycle.StatePaused:
+		reason, message = record.Sandbox.Status.Reason, pausedWithFiles
+	case !sleeps: // a client has resumed it meanwhile
 		a.saveOrRetry(synced, record)
 		return
 	}

@@ -98,3 +98,39 @@ func TestWakeFromDiskFails(t *testing.T) {
 		m.awaitRuns(id, runs+1)
 	})
 }
+
+// TestPauseDuringHibernation: a client that pauses a sandbox which is being brought to the disk has
+// its processes stay in memory, or else learns from the status that they have ended.
+func TestPauseDuringHibernation(t *testing.T) {
+	eachHibernation(t, func(t *testing.T, class string) {
+		m, _ := hibernating(t, class)
+		m.start()
+		id := m.createOf(hibernatingSpec(class))
+		m.awaitPausedFor(id, lifecycle.ReasonIdle)
+		hold := newGate()
+		m.engine.failBefore(map[string]string{"": callSuspend, "gvisor": callHibernate}[class], hold.fault)
+		m.clock.advance(untilDisk)
+		m.host.Sweep()
+		hold.await(t)
+		must(t, m.host.Pause(t.Context(), id))
+		box, words := engine.StatusFrozen, "paused by a client"
+		if class == "" {
+			close(hold.open)
+			box, words = engine.StatusStopped, "its processes have ended"
+		}
+		wait.Until(t, "it is paused", func() bool {
+			record := m.host.RecordOf(id)
+			status := record.Sandbox.Status
+			return record.Hibernation != lifecycle.HibernationBegun && status.Reason == lifecycle.ReasonUserPause && strings.Contains(status.Message, words)
+		}, func() any { return m.get(id).Status })
+		if got := m.engine.status(container(id)); got != box {
+			t.Errorf("the container is %s", got)
+		}
+		if err := m.host.Wake(t.Context(), id); kindOf(err) != lifecycle.KindConflict {
+			t.Errorf("a request to a sandbox that a client has paused: %v", err)
+		}
+		runs := m.host.RunsOf(id)
+		must(t, m.host.Resume(t.Context(), id))
+		m.awaitRuns(id, runs+1)
+	})
+}
