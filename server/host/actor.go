@@ -240,6 +240,11 @@ func (a *actor) durabilityOf(trigger lifecycle.Trigger, to lifecycle.Record) dur
 	if !to.Sandbox.ExpiresAt.Equal(a.record.Sandbox.ExpiresAt) {
 		return synced
 	}
+	if a.record.Stopped && (trigger == lifecycle.TriggerResume || trigger == lifecycle.TriggerResumed) {
+		// A loss of power ends the processes, and what says that they were on the disk must not come
+		// back without them.
+		return synced
+	}
 	switch trigger {
 	case lifecycle.TriggerPause, lifecycle.TriggerPaused, lifecycle.TriggerResume,
 		lifecycle.TriggerResumed:

@@ -103,9 +103,13 @@ func (a *actor) restarted(place lifecycle.Place) {
 	if a.state() != lifecycle.StateResuming {
 		return
 	}
-	a.record.Port, a.record.Stopped = place.Port, false
 	reason, message := resumedFrom(a.record.Hibernation, place)
-	a.recordTransition(lifecycle.TriggerResumed, reason, message)
+	record, err := a.afterTransition(lifecycle.TriggerResumed, lifecycle.Status{Reason: reason, Message: message})
+	if err != nil {
+		return // Resuming has it
+	}
+	record.Port, record.Stopped = place.Port, false
+	a.saveOrRetry(a.durabilityOf(lifecycle.TriggerResumed, record), record, a.eventsTo(record)...)
 }
 
 // resumeFailed is the message about a box that could not be started again.
