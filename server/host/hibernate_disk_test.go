@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,4 +134,41 @@ func TestPauseDuringHibernation(t *testing.T) {
 		must(t, m.host.Resume(t.Context(), id))
 		m.awaitRuns(id, runs+1)
 	})
+}
+
+// TestWakeFromDiskIsDurable: the record of a sandbox that was brought back from the disk outlasts a
+// loss of power.
+func TestWakeFromDiskIsDurable(t *testing.T) {
+	m, want := hibernating(t, "gvisor")
+	m.start()
+	id := m.onDisk("gvisor", want)
+	_, err := m.host.UpdateLifecycle(t.Context(), id, lifecycle.LifecycleChange{OnIdle: new(lifecycle.OnIdleNone)}, 0)
+	must(t, err)
+	states := func() []string {
+		m.store.mu.Lock()
+		defer m.store.mu.Unlock()
+		return slices.Clone(m.store.unsynced[id])
+	}
+	before := states()
+	must(t, m.host.Wake(t.Context(), id))
+	m.await(id, lifecycle.StateRunning)
+	if after := states(); !slices.Equal(after, before) {
+		t.Errorf("saved without a sync: %v", after[len(before):])
+	}
+}
+
+// TestRequestDuringResume: a request that comes while a client's resume brings a sandbox back from
+// the disk waits for it.
+func TestRequestDuringResume(t *testing.T) {
+	m, want := hibernating(t, "gvisor")
+	m.start()
+	id := m.onDisk("gvisor", want)
+	hold := newGate()
+	m.engine.failBefore(callStart, hold.fault)
+	must(t, m.host.Resume(t.Context(), id))
+	hold.await(t)
+	woken := make(chan error, 1)
+	go func() { woken <- m.host.Wake(t.Context(), id) }()
+	close(hold.open)
+	must(t, wait.For(t, "the request", woken))
 }
