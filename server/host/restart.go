@@ -85,8 +85,8 @@ func (a *actor) restart(ctx context.Context, record lifecycle.Record) func() {
 	}
 }
 
-// notRestarted records that the sandbox could not be started again. One that was woken from the disk
-// sleeps there again: the cause may pass, and the next request tries again.
+// notRestarted records that the sandbox could not be started again. One that was woken from the
+// disk sleeps there again: the cause may pass, and the next request tries again.
 func (a *actor) notRestarted(message string) {
 	if a.record.Sandbox.Status.Reason == lifecycle.ReasonWoken {
 		a.sleep.wakeAgain = a.host.options.Clock().Add(failedWakePause)

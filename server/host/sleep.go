@@ -121,8 +121,8 @@ func (a *actor) updateSleep() {
 	}
 }
 
-// untilWake returns how long a sandbox that is on the disk and is to be woken waits for that; an hour
-// for any other.
+// untilWake returns how long a sandbox that is on the disk and is to be woken waits for that; an
+// hour for any other.
 func (a *actor) untilWake() time.Duration {
 	if !a.sleep.woken || !a.record.Stopped {
 		return time.Hour
