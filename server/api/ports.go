@@ -107,12 +107,15 @@ func (h *handlers) locate(
 	case err == nil && location.Stopped != nil:
 		err = location.Stopped
 	case err == nil && location.Daemon == "":
-		err = lifecycle.Conflictf(
-			"port %d is the egress sidecar's: use its endpoint, or the operations for the network "+
-				"policy",
-			port)
+		err = sidecars(port)
 	}
 	return location, err
+}
+
+// sidecars is the error for a port that the service forwards nothing to.
+func sidecars(port int) error {
+	return lifecycle.Conflictf(
+		"port %d is the egress sidecar's: use its endpoint, or the operations for the network policy", port)
 }
 
 func notRunning(state lifecycle.State) *lifecycle.Error {
@@ -131,9 +134,11 @@ func (p *ports) forward(c echo.Context, sandbox lifecycle.Sandbox, location life
 		if err == nil {
 			location, err = p.handlers.backend.Locate(ctx, sandbox.ID, port)
 		}
-		err = cmp.Or(err, location.Stopped)
-		if err != nil {
+		switch err = cmp.Or(err, location.Stopped); {
+		case err != nil:
 			return err
+		case location.Daemon == "":
+			return sidecars(port)
 		}
 	}
 	name := strconv.Itoa(port)

@@ -41,15 +41,19 @@ type actor struct {
 	lastProgress lifecycle.Status // the last progress that became an event
 
 	// Shared:
-	inbox   chan func()
-	policy  sync.Mutex    // serialises changes of the network policy
-	gone    chan struct{} // closed when the actor has ended
-	taking  atomic.Int64  // one more at the begin and at the end of each snapshot that is taken
-	runs    atomic.Int64  // how often the sandbox has come into Running since the start
-	thaws   atomic.Int64  // how often the sandbox was thawed because it was to be woken
-	view    atomic.Pointer[lifecycle.Record]
-	mu      sync.Mutex
-	changed chan struct{} // closed by the next change
+	inbox  chan func()
+	policy sync.Mutex    // serialises changes of the network policy
+	gone   chan struct{} // closed when the actor has ended
+	taking atomic.Int64  // one more at the begin and at the end of each snapshot that is taken
+	runs   atomic.Int64  // how often the sandbox has come into Running since the start
+	thaws  atomic.Int64  // how often the sandbox was thawed because it was to be woken
+	// failedWakes is how often the sandbox could not be brought back from the disk.
+	failedWakes atomic.Int64
+	// diskAttempts is how often an attempt to bring the sandbox to the disk has left it in memory.
+	diskAttempts atomic.Int64
+	view         atomic.Pointer[lifecycle.Record]
+	mu           sync.Mutex
+	changed      chan struct{} // closed by the next change
 }
 
 // do runs f in the actor's goroutine and returns its error. It returns an error of KindNotFound
@@ -168,7 +172,7 @@ func (a *actor) afterTransition(
 	status.State, status.LastTransitionAt = to, now
 	record.Sandbox.Status = status
 	if to != lifecycle.StateResuming {
-		record.Rollback = ""
+		record.Rollback, record.Asleep = "", false
 	} else if record.TimedOut { // it lives as long again as it was to live
 		record.TimedOut = false
 		record.Sandbox.ExpiresAt = wall(now.Add(record.Spec.Timeout))
@@ -234,6 +238,11 @@ const (
 // durabilityOf returns how the transition of that trigger to that record is saved.
 func (a *actor) durabilityOf(trigger lifecycle.Trigger, to lifecycle.Record) durability {
 	if !to.Sandbox.ExpiresAt.Equal(a.record.Sandbox.ExpiresAt) {
+		return synced
+	}
+	if a.record.Stopped && (trigger == lifecycle.TriggerResume || trigger == lifecycle.TriggerResumed) {
+		// A loss of power ends the processes, and what says that they were on the disk must not come
+		// back without them.
 		return synced
 	}
 	switch trigger {

@@ -30,6 +30,9 @@ func (h *Host) LoseSnapshot(ctx context.Context, id string) error {
 // sandbox.
 func (h *Host) WaitingSnapshots() int { return h.snapshots.slots.waits() }
 
+// WaitingForDisk returns how many sandboxes wait until others are on the disk.
+func (h *Host) WaitingForDisk() int { return h.toDisk.waits() }
+
 // RecordOf returns the published record of a sandbox.
 func (h *Host) RecordOf(id string) lifecycle.Record {
 	a, err := h.registry.get(id)

@@ -3,9 +3,9 @@ package host
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
-	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -19,6 +19,8 @@ const (
 const (
 	hibernated      = "asleep on the disk: its processes were written there and take no memory; the next request has them go on"
 	hibernatedFiles = "asleep on the disk: its processes have ended, its files are kept; the next request starts its entrypoint again"
+	pausedOnDisk    = "paused by a client; its processes were written to the disk, and go on when it is resumed"
+	pausedWithFiles = "paused by a client; its files are kept and its processes have ended: resume starts its entrypoint again"
 )
 
 // hibernatesAt returns when a sandbox that sleeps is to be brought to the disk; zero when it is
@@ -35,8 +37,16 @@ func hibernatesAt(record *lifecycle.Record) time.Time {
 // untilHibernation returns how long the actor may wait until it brings the sandbox to the disk, an
 // hour at most.
 func (a *actor) untilHibernation() time.Duration {
+	if a.cancelRunning != nil {
+		return time.Hour
+	}
+	return a.untilDisk()
+}
+
+// untilDisk is untilHibernation whether or not a job runs.
+func (a *actor) untilDisk() time.Duration {
 	at := hibernatesAt(&a.record)
-	if at.IsZero() || a.cancelRunning != nil || a.sleep.woken {
+	if at.IsZero() || a.sleep.woken {
 		return time.Hour
 	}
 	if a.sleep.hibernateNow {
@@ -48,38 +58,98 @@ func (a *actor) untilHibernation() time.Duration {
 	return max(0, at.Sub(a.host.options.Clock()))
 }
 
-// updateHibernation begins to bring the sandbox to the disk when its time has come, and stops that
-// for a sandbox that is to run, or ends.
+// updateHibernation stops bringing the sandbox to the disk where that is to run, was paused by a
+// client or ends, unless its processes may be ending.
 func (a *actor) updateHibernation() {
-	toRun := a.state() == lifecycle.StatePaused && a.sleep.woken || a.state() == lifecycle.StateResuming
-	if toRun && a.record.Hibernation == lifecycle.HibernationBegun && a.host.keepsProcesses(&a.record) {
-		a.cancelJob()
-	}
-	if !a.record.Sandbox.Sleeps() {
+	state, sleeps := a.state(), a.record.Sandbox.Sleeps()
+	if !sleeps {
 		a.sleep.hibernateNow = false
 	}
-	if a.untilHibernation() > 0 {
-		return
+	stays := state == lifecycle.StatePaused && (a.sleep.woken || !sleeps) || state == lifecycle.StateResuming
+	switch {
+	case a.sleep.queued:
+		if stays || a.needsInspect || a.untilDisk() > 0 {
+			a.cancelJob()
+		}
+	case stays && a.record.Hibernation == lifecycle.HibernationBegun && a.host.keepsProcesses(&a.record):
+		a.cancelJob()
 	}
-	a.sleep.hibernateNow = false
-	record := a.record
+}
+
+// hibernateLater has the sandbox brought to the disk after a pause. Those that have failed together
+// are not tried again together.
+func (a *actor) hibernateLater(cause error) {
+	pause := max(firstHibernatePause, min(2*a.sleep.hibernatePause, longestHibernatePause))
+	a.sleep.hibernatePause, a.sleep.hibernateNow = pause, false
+	pause -= rand.N(pause / 4)
+	a.sleep.hibernateAgain = a.host.options.Clock().Add(pause)
+	a.log.Warn().Err(cause).Dur("retry_in", pause).Msg("cannot bring a sandbox that sleeps to the disk, which stays in memory")
+}
+
+// queueForDisk starts the job that brings the sandbox to the disk.
+func (a *actor) queueForDisk() {
+	a.sleep.queued = true
+	a.start(func(ctx context.Context, record lifecycle.Record) func() {
+		outcome := a.hibernateInTurn(ctx, record)
+		return func() {
+			a.sleep.queued = false
+			if outcome != nil {
+				outcome()
+			}
+		}
+	})
+}
+
+// hibernateInTurn is the job of a sandbox whose time has come to go to the disk. One at a time does
+// on the host, because all of its memory is written. Until its turn the sandbox sleeps in memory as
+// before.
+func (a *actor) hibernateInTurn(ctx context.Context, record lifecycle.Record) func() {
+	if !a.awaitSnapshots(ctx) {
+		return nil
+	}
+	leave, err := a.host.toDisk.enter(ctx, record.Sandbox.Owner)
+	if err != nil {
+		return nil
+	}
+	defer leave()
+	begun := false
+	err = a.do(ctx, func() (err error) {
+		record, begun, err = a.beginHibernation()
+		return err
+	})
+	if err != nil || !begun {
+		return nil
+	}
+	return a.hibernate(ctx, record, leave)
+}
+
+// beginHibernation records that the sandbox goes to the disk, unless it has been woken meanwhile or
+// is to go later.
+func (a *actor) beginHibernation() (record lifecycle.Record, begun bool, err error) {
+	if packets := a.sleep.packets; packets != nil && packets.seen.Load() {
+		a.sleep.woken = true
+	}
+	if a.untilDisk() > 0 {
+		return record, false, nil
+	}
+	record = a.record
 	record.Hibernation = lifecycle.HibernationBegun
 	// A service that is started meanwhile has to know why the processes have ended.
 	if err := a.commit(synced, record); err != nil {
 		a.hibernateLater(err)
+		return record, false, err
 	}
-}
-
-// hibernateLater has the sandbox brought to the disk after a pause.
-func (a *actor) hibernateLater(cause error) {
-	pause := max(firstHibernatePause, min(2*a.sleep.hibernatePause, longestHibernatePause))
-	a.sleep.hibernatePause, a.sleep.hibernateAgain = pause, a.host.options.Clock().Add(pause)
-	a.log.Warn().Err(cause).Dur("retry_in", pause).Msg("cannot bring a sandbox that sleeps to the disk, which stays in memory")
+	a.sleep.queued, a.sleep.hibernateNow = false, false
+	if a.processesEnd() {
+		a.setPacketWatch(nil)
+	}
+	return a.record.Clone(), true, nil
 }
 
 // hibernate is the job of a sandbox that is being brought to the disk. What was begun is settled,
-// also by a later service: the sandbox is as a whole in memory, or on the disk.
-func (a *actor) hibernate(ctx context.Context, record lifecycle.Record) func() {
+// also by a later service: the sandbox is as a whole in memory, or on the disk. Others may go to
+// the disk, for which leave is called, once the first attempt has ended.
+func (a *actor) hibernate(ctx context.Context, record lifecycle.Record, leave func()) func() {
 	if !a.awaitSnapshots(ctx) && a.host.ctx.Err() != nil {
 		return nil
 	}
@@ -87,9 +157,14 @@ func (a *actor) hibernate(ctx context.Context, record lifecycle.Record) func() {
 	keeps := a.host.keepsProcesses(&record)
 	// Processes that are to end may have a signal that ends them once they run: no way leads back.
 	begun := record.Sandbox.Status.State == lifecycle.StatePaused || !keeps
+	ends := func(r *lifecycle.Record) bool {
+		state := r.Sandbox.Status.State
+		return state.Final() || state == lifecycle.StateStopping
+	}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		if begun {
 			processes, err := boxes.Hibernate(ctx, record)
+			leave()
 			switch last = err; {
 			case err == nil:
 				return func() { a.hibernated(processes) }
@@ -102,23 +177,28 @@ func (a *actor) hibernate(ctx context.Context, record lifecycle.Record) func() {
 		}
 		ctx = a.host.ctx // whatever has come meanwhile waits until it is known where the processes are
 		box, err := boxes.Inspect(ctx, record)
-		switch state := a.snapshot().Sandbox.Status.State; {
-		case ctx.Err() != nil || state.Final() || state == lifecycle.StateStopping:
+		switch {
+		case ctx.Err() != nil || ends(a.snapshot()):
 			return nil
-		case err == nil && box.Status == lifecycle.BoxFrozen && (keeps && !errors.Is(last, lifecycle.ErrBoxUnavailable) || noRoom(last)):
+		case err == nil && box.Status == lifecycle.BoxFrozen && (keeps && !errors.Is(last, lifecycle.ErrBoxUnavailable) || nothingBegun(last)):
 			return func() { a.stayInMemory(last) }
 		}
 		begun = true
-		if !clock.Sleep(ctx, pause) {
+		a.log.Warn().Err(errors.Join(last, err)).Dur("retry_in", pause).Msg("a sandbox is neither in memory nor on the disk yet")
+		a.await(ctx, pause, ends)
+		if ctx.Err() != nil || ends(a.snapshot()) {
 			return nil
 		}
 	}
 }
 
-// noRoom reports whether nothing has begun because the disk is full.
-func noRoom(err error) bool {
+// nothingBegun reports whether a sandbox is as before that could not be brought to the disk: the
+// disk is full, or the engine cannot do that.
+func nothingBegun(err error) bool {
 	var failure *lifecycle.BoxFailure
-	return errors.As(err, &failure) && failure.Reason == lifecycle.ReasonNoRoom
+	var refused *lifecycle.Error
+	return errors.As(err, &failure) && failure.Reason == lifecycle.ReasonNoRoom ||
+		errors.As(err, &refused) && refused.Kind == lifecycle.KindUnsupported
 }
 
 // keepsProcesses reports whether the processes of a sandbox can be written to the disk.
@@ -137,12 +217,14 @@ func (a *actor) stayInMemory(cause error) {
 	}
 	record := a.record
 	record.Hibernation = ""
+	a.diskAttempts.Add(1)
 	a.saveOrRetry(synced, record)
 }
 
 // hibernated records that the sandbox is on the disk, with its processes or with its files alone.
 func (a *actor) hibernated(processes bool) {
-	if state := a.state(); a.record.Hibernation != lifecycle.HibernationBegun || state.Final() || state == lifecycle.StateStopping {
+	state := a.state()
+	if a.record.Hibernation != lifecycle.HibernationBegun || state.Final() || state == lifecycle.StateStopping {
 		return
 	}
 	a.sleep.hibernatePause = 0
@@ -157,7 +239,12 @@ func (a *actor) hibernated(processes bool) {
 		record.Hibernation = ""
 		reason, message = lifecycle.ReasonHostRebooted, lifecycle.HostRebooted
 	}
-	if !record.Sandbox.Sleeps() { // a client has paused or resumed it meanwhile
+	switch sleeps := record.Sandbox.Sleeps(); {
+	case !sleeps && state == lifecycle.StatePaused && processes: // a client has paused it meanwhile
+		reason, message = record.Sandbox.Status.Reason, pausedOnDisk
+	case !sleeps && state == lifecycle.StatePaused:
+		reason, message = record.Sandbox.Status.Reason, pausedWithFiles
+	case !sleeps: // a client has resumed it meanwhile
 		a.saveOrRetry(synced, record)
 		return
 	}
@@ -166,6 +253,27 @@ func (a *actor) hibernated(processes bool) {
 	event.Reason, event.Message = reason, message
 	a.log.Info().Str("reason", string(reason)).Msg(message)
 	a.saveOrRetry(synced, record, event)
+}
+
+// onDisk returns the status of a sandbox that is on the disk.
+func onDisk(hibernation lifecycle.Hibernation) (lifecycle.Reason, string) {
+	if hibernation == lifecycle.HibernationProcesses {
+		return lifecycle.ReasonHibernated, hibernated
+	}
+	return lifecycle.ReasonHibernatedFiles, hibernatedFiles
+}
+
+// sleepAgain records that a sandbox which could not be brought back from the disk sleeps there as
+// before, and why. It returns false for one that is not on the disk.
+func (a *actor) sleepAgain(cause string) bool {
+	if a.state() != lifecycle.StateResuming || !a.record.Stopped ||
+		a.record.Hibernation != lifecycle.HibernationProcesses && a.record.Hibernation != lifecycle.HibernationFiles {
+		return false
+	}
+	reason, message := onDisk(a.record.Hibernation)
+	a.record = withoutPlace(a.record)
+	a.recordTransition(lifecycle.TriggerStopped, reason, cause+"; "+message)
+	return true
 }
 
 // wakeFromDisk has a sandbox that is on the disk started again, because it was woken.

@@ -77,6 +77,7 @@ type Host struct {
 	ended    *lifecycle.Ended[*actor]
 
 	snapshots snapshots
+	toDisk    slots      // of sandboxes that go to the disk
 	slot      sync.Mutex // serialises creates of sandboxes that share the host's network
 	creating  sync.RWMutex
 
@@ -91,7 +92,7 @@ var _ lifecycle.Backend = (*Host)(nil)
 // host that serves. ctx bounds the start only. The host closes its Boxes, also when the start
 // fails.
 func Start(ctx context.Context, options Options) (*Host, error) {
-	h := &Host{options: options, registry: newRegistry(), ended: lifecycle.NewEnded[*actor](cmp.Or(options.EndedBudget, endedBudget)), quota: lifecycle.Quota{Total: options.MaxSandboxes}, snapshots: newSnapshots()}
+	h := &Host{options: options, registry: newRegistry(), ended: lifecycle.NewEnded[*actor](cmp.Or(options.EndedBudget, endedBudget)), quota: lifecycle.Quota{Total: options.MaxSandboxes}, snapshots: newSnapshots(), toDisk: slots{free: 1, held: map[string]int{}}}
 	if h.options.Observer == nil {
 		h.options.Observer = noObserver{}
 	}

@@ -55,8 +55,8 @@ func (a *actor) run() {
 			return
 		}
 		a.retrySave()
-		a.updateHibernation()
 		a.updateSleep()
+		a.updateHibernation()
 		a.next()
 		timer.Reset(a.idle())
 		select {
@@ -85,7 +85,9 @@ func (a *actor) next() {
 			return a.provision(ctx, record, auth, launched)
 		})
 	case a.record.Hibernation == lifecycle.HibernationBegun && (state == lifecycle.StatePaused || state == lifecycle.StateResuming):
-		a.start(a.hibernate)
+		a.start(func(ctx context.Context, record lifecycle.Record) func() {
+			return a.hibernate(ctx, record, func() {})
+		})
 	case state == lifecycle.StatePausing && a.record.Stopped:
 		a.start(a.suspend)
 	case state == lifecycle.StatePausing && a.needsPacketWatch():
@@ -107,6 +109,8 @@ func (a *actor) next() {
 		a.start(a.inspect)
 	case state == lifecycle.StatePaused && a.needsPacketWatch():
 		a.start(a.watchPacketsAgain)
+	case a.untilHibernation() == 0:
+		a.queueForDisk()
 	}
 }
 
@@ -174,6 +178,9 @@ func wall(at time.Time) time.Time { return at.Round(0) }
 // idle returns how long the actor may wait for messages before it has something to do.
 func (a *actor) idle() time.Duration {
 	wait := min(a.untilDue(), a.untilHibernation())
+	if a.state() == lifecycle.StatePaused && a.cancelRunning == nil {
+		wait = min(wait, a.untilWake())
+	}
 	if a.saveAgainAt.IsZero() {
 		return wait
 	}

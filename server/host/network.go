@@ -52,10 +52,14 @@ func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Locat
 	if err != nil {
 		return lifecycle.Location{}, err
 	}
-	if reason := whyStopped(record); reason != nil {
+	ofSidecar := record.Sidecar != nil && port == lifecycle.SidecarPort
+	switch reason := whyStopped(record); {
+	case reason != nil && ofSidecar: // the service forwards nothing to it
+		return lifecycle.Location{}, reason
+	case reason != nil:
 		return lifecycle.Location{Endpoint: throughService(record, port), Token: record.Token, Stopped: reason}, nil
 	}
-	if record.Sidecar != nil && port == lifecycle.SidecarPort {
+	if ofSidecar {
 		endpoint, err := h.sidecarEndpoint(*record.Sidecar)
 		return lifecycle.Location{Endpoint: endpoint}, err
 	}

@@ -72,7 +72,7 @@ func (a *actor) restart(ctx context.Context, record lifecycle.Record) func() {
 			return a.inspect(ctx, record)
 		case !errors.Is(err, lifecycle.ErrBoxUnavailable),
 			a.host.options.Clock().Sub(began) > stuckAfter:
-			return func() { a.stop(lifecycle.ReasonResumeFailed, resumeFailed(err)) }
+			return func() { a.notRestarted(resumeFailed(err)) }
 		}
 		a.log.Warn().
 			Err(err).
@@ -85,13 +85,31 @@ func (a *actor) restart(ctx context.Context, record lifecycle.Record) func() {
 	}
 }
 
+// notRestarted records that the sandbox could not be started again. One that was woken from the
+// disk sleeps there again: the cause may pass, and the next request tries again.
+func (a *actor) notRestarted(message string) {
+	if a.record.Sandbox.Status.Reason == lifecycle.ReasonWoken {
+		a.sleep.wakeAgain = a.host.options.Clock().Add(failedWakePause)
+		if a.sleepAgain(message) {
+			a.failedWakes.Add(1)
+			a.nudge()
+			return
+		}
+	}
+	a.stop(lifecycle.ReasonResumeFailed, message)
+}
+
 func (a *actor) restarted(place lifecycle.Place) {
 	if a.state() != lifecycle.StateResuming {
 		return
 	}
-	a.record.Port, a.record.Stopped = place.Port, false
 	reason, message := resumedFrom(a.record.Hibernation, place)
-	a.recordTransition(lifecycle.TriggerResumed, reason, message)
+	record, err := a.afterTransition(lifecycle.TriggerResumed, lifecycle.Status{Reason: reason, Message: message})
+	if err != nil {
+		return // Resuming has it
+	}
+	record.Port, record.Stopped = place.Port, false
+	a.saveOrRetry(a.durabilityOf(lifecycle.TriggerResumed, record), record, a.eventsTo(record)...)
 }
 
 // resumeFailed is the message about a box that could not be started again.

@@ -56,8 +56,18 @@ func (a *actor) beginRollback(snapshot lifecycle.Snapshot) error {
 		return err
 	}
 	record = withoutPlace(record)
-	record.Rollback, record.Stopped, record.Hibernation = snapshot.ID, true, ""
-	return a.commit(synced, record, a.eventsTo(record)...)
+	record.Rollback, record.Stopped, record.Asleep = snapshot.ID, true, a.record.Sandbox.Sleeps()
+	begun := a.record.Hibernation == lifecycle.HibernationBegun
+	if begun { // where its processes are is not of interest any more
+		record.Hibernation = ""
+	}
+	if err := a.commit(synced, record, a.eventsTo(record)...); err != nil {
+		return err
+	}
+	if a.sleep.queued || begun && a.host.keepsProcesses(&record) {
+		a.cancelJob()
+	}
+	return nil
 }
 
 // checkOrigin refuses a snapshot of another sandbox that ran in another runtime class, or under
@@ -142,12 +152,13 @@ func (a *actor) rolledBack(id string) {
 		return // it is being stopped
 	}
 	record := a.record
-	record.Rollback, record.Sandbox.SnapshotID, record.LastSnapshot = "", id, ""
+	record.Rollback, record.Sandbox.SnapshotID, record.LastSnapshot, record.Hibernation = "", id, "", ""
 	a.saveOrRetry(synced, record)
 }
 
 // rollbackFailed returns the outcome of a rollback that the engine has refused. A box that runs was
-// not touched, and runs on; any other can be started again, on its own files or the snapshot's.
+// not touched, and runs on; any other can be started again, on its own files or the snapshot's, and
+// sleeps on where it did.
 func (a *actor) rollbackFailed(ctx context.Context, record lifecycle.Record, cause error) func() {
 	message := fmt.Sprintf("cannot roll back to snapshot %s: %v", record.Rollback, cause)
 	box, err := a.host.options.Boxes.Inspect(ctx, record)
@@ -165,7 +176,11 @@ func (a *actor) rollbackFailed(ctx context.Context, record lifecycle.Record, cau
 	case errors.As(err, &failure):
 		return a.broken(ctx, err)
 	case err != nil || box.Status != lifecycle.BoxRunning:
-		return func() { a.stop(lifecycle.ReasonRollbackFailed, message) }
+		return func() {
+			if !a.record.Asleep || !a.sleepAgain(message) {
+				a.stop(lifecycle.ReasonRollbackFailed, message)
+			}
+		}
 	}
 	if err := a.syncSidecar(ctx, &record, box.Place); err != nil && ctx.Err() == nil {
 		a.log.Warn().Err(err).Msg("the egress sidecar does not answer")

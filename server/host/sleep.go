@@ -25,6 +25,9 @@ const (
 	// The pauses between attempts to follow whether a sandbox is idle.
 	firstIdlePause   = 100 * time.Millisecond
 	longestIdlePause = 30 * time.Second
+	// failedWakePause is how long a sandbox that could not be brought back from the disk stays there:
+	// requests would have it tried without end.
+	failedWakePause = time.Second
 )
 
 var (
@@ -43,9 +46,11 @@ type sleep struct {
 	thawing bool         // it is being woken
 	again   time.Time    // when what was due and could not be saved is tried again
 
+	queued         bool          // the job that runs waits until the sandbox may go to the disk
 	hibernateNow   bool          // it goes to the disk before its time
 	hibernateAgain time.Time     // when the sandbox is brought to the disk, after an attempt that has failed
 	hibernatePause time.Duration // the pause before that
+	wakeAgain      time.Time     // when the sandbox is woken at the earliest, after an attempt that has failed
 	reports        chan struct{} // has an element when packets may have been seen
 }
 
@@ -98,7 +103,7 @@ func (a *actor) updateSleep() {
 		a.setPacketWatch(nil)
 		return
 	}
-	if !settings.AutoResume || a.record.Stopped {
+	if !settings.AutoResume || a.processesEnd() {
 		a.setPacketWatch(nil)
 	}
 	if packets := a.sleep.packets; packets != nil && packets.seen.Load() {
@@ -107,11 +112,22 @@ func (a *actor) updateSleep() {
 	switch {
 	case !a.sleep.woken || state != lifecycle.StatePaused || a.cancelRunning != nil || a.record.Hibernation == lifecycle.HibernationBegun:
 	case a.record.Stopped:
-		a.wakeFromDisk()
+		if a.untilWake() == 0 {
+			a.wakeFromDisk()
+		}
 	default:
 		a.sleep.thawing = true
 		a.start(a.wakeUp)
 	}
+}
+
+// untilWake returns how long a sandbox that is on the disk and is to be woken waits for that; an
+// hour for any other.
+func (a *actor) untilWake() time.Duration {
+	if !a.sleep.woken || !a.record.Stopped {
+		return time.Hour
+	}
+	return max(0, a.sleep.wakeAgain.Sub(a.host.options.Clock()))
 }
 
 // wakeUp is the job of a sandbox that sleeps and is to be woken. What has woken it waits: the box
@@ -376,7 +392,13 @@ func (a *actor) endIdle(idle *idleWatch) error {
 // needsPacketWatch reports whether packets are to wake the sandbox, which sleeps or is about to,
 // and are not watched.
 func (a *actor) needsPacketWatch() bool {
-	return a.record.Sandbox.Sleeps() && !a.record.Stopped && a.sleep.packets == nil && a.host.packetsWake(a.record.Sandbox.Settings())
+	return a.record.Sandbox.Sleeps() && !a.processesEnd() && a.sleep.packets == nil && a.host.packetsWake(a.record.Sandbox.Settings())
+}
+
+// processesEnd reports whether the processes of the sandbox have ended, or may be ending because it
+// is being brought to the disk without them: what they send then, and the answers, wakes nothing.
+func (a *actor) processesEnd() bool {
+	return a.record.Stopped || a.record.Hibernation == lifecycle.HibernationBegun && !a.host.keepsProcesses(&a.record)
 }
 
 // wakesByItself reports whether the sandbox sleeps and is to be woken at a time.

@@ -48,11 +48,12 @@ func (h *Host) Wake(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	var runs, thaws int64
+	var runs, thaws, failures int64
 	// The sandbox may sleep again by the time that this goroutine looks.
 	woken := func() bool { return a.runs.Load() != runs || a.thaws.Load() != thaws }
+	failed := func() bool { return a.failedWakes.Load() != failures }
 	err = a.do(ctx, func() error {
-		runs, thaws = a.runs.Load(), a.thaws.Load()
+		runs, thaws, failures = a.runs.Load(), a.thaws.Load(), a.failedWakes.Load()
 		sandbox := &a.record.Sandbox
 		switch {
 		case sandbox.Status.State == lifecycle.StateRunning:
@@ -67,12 +68,17 @@ func (h *Host) Wake(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	record := a.await(ctx, wakeTimeout, func(r *lifecycle.Record) bool { return woken() || !r.Sandbox.Wakes() })
+	record := a.await(ctx, wakeTimeout, func(r *lifecycle.Record) bool { return woken() || failed() || !r.Sandbox.Wakes() })
 	switch {
 	case woken():
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case failed():
+		return &lifecycle.Error{
+			Kind: lifecycle.KindUnavailable, RetryAfter: 1,
+			Message: fmt.Sprintf("sandbox %s sleeps and cannot be woken: %s", id, a.snapshot().Sandbox.Status.Message),
+		}
 	case record.Sandbox.Wakes():
 		return &lifecycle.Error{
 			Kind: lifecycle.KindUnavailable, RetryAfter: 1,

@@ -45,6 +45,9 @@ func TestSuspend(t *testing.T) {
 	if location, err := m.host.Locate(t.Context(), id, 80); kindOf(location.Stopped) != lifecycle.KindConflict || !strings.Contains(location.Stopped.Error(), "resume it first") {
 		t.Errorf("port of the suspended sandbox: %v", err)
 	}
+	if location, err := m.host.Locate(t.Context(), id, lifecycle.SidecarPort); kindOf(err) != lifecycle.KindConflict {
+		t.Errorf("the egress sidecar of the suspended sandbox is at %+v, %v", location, err)
+	}
 	m.host.Sweep()
 	m.host.Close()
 	m.start()

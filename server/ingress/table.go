@@ -79,13 +79,13 @@ type observation struct {
 	endpoint *Endpoint // nil if it has to be looked up
 }
 
-// mayWake reports whether a request may wake a sandbox with this status. The lifecycle service
-// knows whether it does.
+// mayWake reports whether a request may wake a sandbox with this status, or wait for it. The
+// lifecycle service knows whether it does.
 func mayWake(state lifecycle.State, reason string) bool {
 	switch lifecycle.Reason(reason) {
 	case lifecycle.ReasonIdle, lifecycle.ReasonTimeout, lifecycle.ReasonHibernated, lifecycle.ReasonHibernatedFiles:
 		return state == lifecycle.StatePausing || state == lifecycle.StatePaused
-	case lifecycle.ReasonWoken:
+	case lifecycle.ReasonWoken, lifecycle.ReasonUserResume:
 		return state == lifecycle.StateResuming
 	}
 	return false

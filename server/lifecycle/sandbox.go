@@ -136,6 +136,8 @@ type Record struct {
 	Stopped bool `json:",omitempty"`
 	// Hibernation is how far the sandbox was brought to the disk since it ran.
 	Hibernation Hibernation `json:",omitempty"`
+	// Asleep: the sandbox slept when the rollback to Rollback was asked for.
+	Asleep bool `json:",omitempty"`
 	// MaxTimeout is the longest time to live that the owner's key allowed; 0 is [MaxTimeout].
 	MaxTimeout time.Duration `json:",omitempty"`
 	// TimedOut is true once the sandbox was paused because its time was up, until it is resumed: its

@@ -171,9 +171,11 @@ const (
 	HibernationFiles     Hibernation = "files"     // the processes have ended
 )
 
-// Wakes reports whether a request to the sandbox wakes it, or has woken it and waits for it.
+// Wakes reports whether a request to the sandbox wakes it, or waits for it because a request or a
+// client has it run again.
 func (s *Sandbox) Wakes() bool {
-	return s.Sleeps() && s.Settings().AutoResume || s.Status.State == StateResuming && s.Status.Reason == ReasonWoken
+	runs := s.Status.State == StateResuming && (s.Status.Reason == ReasonWoken || s.Status.Reason == ReasonUserResume)
+	return s.Sleeps() && s.Settings().AutoResume || runs
 }
 
 // IdleEvent is what the daemon of a sandbox reports of its rest.
