@@ -304,7 +304,7 @@ func Concurrently(ctx context.Context, count int, do func(context.Context, int) 
 	return AtOnce(ctx, count, Clients, do)
 }
 
-// AtOnce is concurrently with so many at the same time.
+// AtOnce is Concurrently with so many at the same time.
 func AtOnce(ctx context.Context, count, atOnce int, do func(context.Context, int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

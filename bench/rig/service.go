@@ -83,7 +83,7 @@ func (s *Service) Call(ctx context.Context, method, path string, want int, in, o
 	return s.CallWith(ctx, method, path, nil, want, in, out)
 }
 
-// CallWith is call with more headers.
+// CallWith is Call with more headers.
 func (s *Service) CallWith(ctx context.Context, method, path string, header http.Header, want int, in, out any) error {
 	var body io.Reader
 	if in != nil {

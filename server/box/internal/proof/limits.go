@@ -62,12 +62,12 @@ type Proof struct {
 	Security engine.Security
 	Instance string
 	Owned    map[string]string // the labels of the service's containers
-	// key returns the name of a setting of [sandbox] for messages, as the operator wrote it.
+	// Key returns the name of a setting of [sandbox] for messages, as the operator wrote it.
 	Key             func(name string) string
 	AllowUnenforced bool
 	PidsLimit       int64
 	ExecdImage      string
-	ImageID         string // of execdImage
+	ImageID         string // of ExecdImage
 }
 
 // labels are those of a container that proves something.
@@ -122,7 +122,7 @@ func (p Proof) Limits(ctx context.Context) error {
 	return p.withoutEffect(without)
 }
 
-// checkMemoryLimit is checkLimits for containers with a kernel of their own. That shows its
+// checkMemoryLimit is Limits for containers with a kernel of their own. That shows its
 // processes nothing of what limits it, and ends when it is refused a thread: the limit of memory
 // alone can be tried.
 func (p Proof) checkMemoryLimit(ctx context.Context) error {

@@ -7,7 +7,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// run makes and removes spares, one at a time, until close is called.
+// run makes and removes spares, one at a time, until Close is called.
 func (s *Spares) run() {
 	defer close(s.closed)
 	for {

@@ -88,7 +88,7 @@ type Networks struct {
 	GiveUp func() // breaks off what is under way
 }
 
-// New keeps networks ahead until close is called.
+// New keeps networks ahead until Close is called.
 func New(of Networks) *Spares {
 	s := &Spares{
 		of: of, all: map[string]*spare{}, rested: of.Clock(),
