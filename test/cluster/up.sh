@@ -82,8 +82,9 @@ printf '%s' "$dir" >"$claims/$number"
 first=$(ports "$number")
 address=127.0.0.1 subnet=10.91.$((4 * number)).0/22 services=10.92.$number.0/24
 [[ $mode != node ]] || address=10.91.$((4 * number)).1
+# The bridge is not named as that of the local engine is without a configuration: a service may run beside the tests.
 cat >"$dir/settings" <<X
-mode=$mode number=$number address=$address subnet=$subnet service=10.92.$number.1 bridge=sandbox$number cgroup=sandbox-cluster-$number
+mode=$mode number=$number address=$address subnet=$subnet service=10.92.$number.1 bridge=cluster$number cgroup=sandbox-cluster-$number
 port_api=$first port_etcd=$((first + 1)) port_etcd_peer=$((first + 2)) port_controller_manager=$((first + 3)) port_scheduler=$((first + 4))
 port_kubelet=$((first + 5)) port_kubelet_health=$((first + 6))
 X
