@@ -341,17 +341,17 @@ func TestHibernateSettings(t *testing.T) {
 	m.host.Sweep()
 	set(lifecycle.LifecycleChange{Hibernate: new(2 * untilDisk)})
 	if m.engine.count(callHibernate) != 0 {
-		t.Error("one that is to stay in memory was brought to the disk")
+		t.Error("a sandbox that is to stay in memory was brought to the disk")
 	}
 	set(lifecycle.LifecycleChange{OnIdle: new(lifecycle.OnIdleHibernate)})
 	if m.engine.count(callHibernate) != 0 {
-		t.Error("one was brought to the disk before its time")
+		t.Error("a sandbox was brought to the disk before its time")
 	}
 	set(lifecycle.LifecycleChange{Hibernate: new(untilDisk)})
 	m.awaitPausedFor(id, want)
 	set(lifecycle.LifecycleChange{OnIdle: new(lifecycle.OnIdlePause)})
 	if status := m.get(id).Status; status.Reason != want {
-		t.Errorf("one that is on the disk is %+v", status)
+		t.Errorf("the sandbox on the disk is %+v", status)
 	}
 	must(t, m.host.Pause(t.Context(), id)) // from here on nothing but a resume wakes it
 	if err := m.host.Wake(t.Context(), id); kindOf(err) != lifecycle.KindConflict {

@@ -61,7 +61,7 @@ func TestMemoryPressure(t *testing.T) {
 	m.awaitPausedFor(short, lifecycle.ReasonIdle)
 	m.host.Sweep()
 	if got := m.engine.status(container(short)); got != engine.StatusFrozen {
-		t.Errorf("one that was woken since is %s", got)
+		t.Errorf("the sandbox that was woken since is %s", got)
 	}
 }
 

@@ -32,6 +32,7 @@ func (h *Host) digestSnapshots() {
 			return
 		case err == nil, k.ctx.Err() != nil: // it is deleted
 			pause = 50 * time.Millisecond
+			h.measureSnapshots() // the hashes are on the disk, too
 			continue
 		case !errors.Is(err, lifecycle.ErrBoxUnavailable) && !errors.Is(err, errNotSaved):
 			h.options.Logger.Warn().Err(err).Str("snapshot_id", k.id).Msg("cannot make the digest of a snapshot; the next service tries again")

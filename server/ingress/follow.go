@@ -154,7 +154,7 @@ func (f *follower) apply(ctx context.Context, id string, data []byte) error {
 	switch {
 	case event.Type == string(lifecycle.EventForgotten):
 		f.table.remove(*event.SandboxID)
-	case event.Type == string(lifecycle.EventProgress) && event.Reason != nil && isOnDisk(*event.Reason):
+	case event.Type == string(lifecycle.EventProgress) && event.Reason != nil && lifecycle.Reason(*event.Reason).IsOnDisk():
 		f.table.moved(*event.SandboxID)
 	case event.Type == string(lifecycle.EventState) && event.To != nil:
 		reason := ""

@@ -105,7 +105,7 @@ func (s *service) pages(ctx context.Context) (all []observation, stable bool, er
 					id:     item.ID,
 					state:  state,
 					asleep: mayWake(state, item.Status.Reason),
-					onDisk: isOnDisk(item.Status.Reason),
+					onDisk: lifecycle.Reason(item.Status.Reason).IsOnDisk(),
 					since:  item.Status.LastTransitionAt,
 				},
 			)

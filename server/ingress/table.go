@@ -91,12 +91,6 @@ func mayWake(state lifecycle.State, reason string) bool {
 	return false
 }
 
-// isOnDisk reports whether a sandbox that sleeps for the reason has no address.
-func isOnDisk(reason string) bool {
-	is := lifecycle.Reason(reason)
-	return is == lifecycle.ReasonHibernated || is == lifecycle.ReasonHibernatedFiles
-}
-
 // moved forgets where a sandbox is.
 func (t *table) moved(id string) {
 	t.mu.Lock()

@@ -157,9 +157,10 @@ func (s *Sandbox) Sleeps() bool {
 
 // IsIdle reports whether a sandbox that is Paused for the reason has fallen asleep because it was
 // idle, wherever it is by now.
-func (r Reason) IsIdle() bool {
-	return r == ReasonIdle || r == ReasonHibernated || r == ReasonHibernatedFiles
-}
+func (r Reason) IsIdle() bool { return r == ReasonIdle || r.IsOnDisk() }
+
+// IsOnDisk reports whether a sandbox that sleeps for the reason is on the disk, and has no address.
+func (r Reason) IsOnDisk() bool { return r == ReasonHibernated || r == ReasonHibernatedFiles }
 
 // Hibernation is how far a sandbox that sleeps was brought to the disk; empty when it was not.
 type Hibernation string
