@@ -173,8 +173,8 @@ func (c *Cluster) Delete(ctx context.Context, id string) error {
 	return err
 }
 
-// Pause implements lifecycle.Backend. One that sleeps is paused from then on: requests do not wake
-// it.
+// Pause implements lifecycle.Backend. A sandbox that sleeps is paused from then on: requests do not
+// wake it.
 func (c *Cluster) Pause(ctx context.Context, id string) error {
 	return c.toggle(ctx, id, true, func(sandbox *lifecycle.Sandbox) error {
 		if sandbox.Status.State == lifecycle.StateRunning || sandbox.Sleeps() || isWoken(sandbox) {

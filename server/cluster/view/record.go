@@ -36,7 +36,8 @@ type Record struct {
 	RuntimeClass string `json:"runtimeClass,omitempty"`
 	// Resources are the sandbox's limits, for those of its owner.
 	Resources lifecycle.ResourceLimits `json:"resources,omitempty"`
-	// Lives is how long the sandbox was to live at its creation; 0 where an earlier version created it.
+	// Lives is how long the sandbox was to live at its creation; 0 where an earlier version created
+	// it.
 	Lives time.Duration `json:"lives,omitempty"`
 	// Digest is the request's, for a repetition with the same Idempotency-Key.
 	Digest string `json:"digest,omitempty"`

@@ -21,8 +21,8 @@ const (
 	leastIdle = 10
 )
 
-// sleeps reports whether a batch that is Pausing or Paused for the reason sleeps: its execd may wake
-// it.
+// sleeps reports whether a batch that is Pausing or Paused for the reason sleeps: its execd may
+// wake it.
 func sleeps(reason string) bool {
 	return reason == v1alpha1.ReasonIdle || reason == v1alpha1.ReasonTimeout
 }

@@ -239,7 +239,7 @@ func TestSleepAcrossLeaders(t *testing.T) {
 		daemon.mu.Lock()
 		defer daemon.mu.Unlock()
 		if len(daemon.asked) == 0 {
-			return fmt.Errorf("nothing is asked for")
+			return fmt.Errorf("execd was asked for nothing")
 		}
 		return nil
 	})
@@ -248,7 +248,7 @@ func TestSleepAcrossLeaders(t *testing.T) {
 		daemon.mu.Lock()
 		defer daemon.mu.Unlock()
 		if !daemon.asleep || !daemon.wakes {
-			return fmt.Errorf("it is asleep: %t, and requests wake it: %t", daemon.asleep, daemon.wakes)
+			return fmt.Errorf("the sandbox is asleep: %t, and requests wake it: %t", daemon.asleep, daemon.wakes)
 		}
 		return nil
 	})
