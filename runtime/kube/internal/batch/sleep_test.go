@@ -156,7 +156,7 @@ func (p *place) inPhase(phase v1alpha1.Phase, reason string) *v1alpha1.BatchSand
 		})
 }
 
-// ran waits until the batch is Running again, or was since.
+// ranAfter waits until the batch is Running again, or was since.
 func (p *place) ranAfter(before *v1alpha1.BatchSandbox) *v1alpha1.BatchSandbox {
 	p.Helper()
 	since := before.Status.History[len(before.Status.History)-1].Time
@@ -167,6 +167,18 @@ func (p *place) ranAfter(before *v1alpha1.BatchSandbox) *v1alpha1.BatchSandbox {
 			}
 		}
 		return false
+	})
+}
+
+// passes is later for the batch b, which keeps its annotations.
+func (p *place) passes(ahead time.Duration) {
+	p.Helper()
+	p.ahead.Store(int64(ahead))
+	p.change("b", func(b *v1alpha1.BatchSandbox) {
+		if b.Annotations == nil {
+			b.Annotations = make(map[string]string)
+		}
+		b.Annotations["looked-at-after"] = ahead.String()
 	})
 }
 
@@ -295,7 +307,7 @@ func TestSleepAtTimeout(t *testing.T) {
 		b.Spec.TTLSecondsAfterFinished = new(int32(3600))
 	})
 	p.reaches("b", v1alpha1.PhaseRunning)
-	p.later(2*time.Hour, "b")
+	p.passes(2 * time.Hour)
 	b := p.inPhase(v1alpha1.PhasePaused, v1alpha1.ReasonTimeout)
 	if left := time.Until(b.Spec.ExpireTime.Time); left < 170*time.Minute || left > 181*time.Minute {
 		t.Errorf("it is kept for %v", left)
@@ -308,10 +320,9 @@ func TestSleepAtTimeout(t *testing.T) {
 		b.Annotations[v1alpha1.AnnotationTimedOut] != "" {
 		t.Errorf("it lives for %v, annotations %v", left, b.Annotations)
 	}
-	p.later(4*time.Hour, "b")
+	p.passes(4 * time.Hour)
 	p.inPhase(v1alpha1.PhasePaused, v1alpha1.ReasonTimeout)
-	p.ahead.Store(int64(6 * time.Hour))
-	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Annotations["looked-at"] = "again" })
+	p.passes(6 * time.Hour)
 	if b := p.reaches("b", v1alpha1.PhaseTerminated); b.Status.Reason != v1alpha1.ReasonExpired {
 		t.Errorf("%+v", b.Status)
 	}
