@@ -163,7 +163,7 @@ func problem(err error) (serve.Problem, bool) {
 	case errors.Is(err, command.ErrConflict):
 		return serve.Problem{Status: http.StatusConflict, Code: "CONFLICT", Message: err.Error()}, true
 	case errors.Is(err, holds.ErrBusy):
-		return serve.Problem{Status: http.StatusConflict, Code: "BUSY", Message: err.Error()}, true
+		return serve.Problem{Status: http.StatusConflict, Code: "NOT_IDLE", Message: err.Error()}, true
 	case errors.Is(err, freeze.ErrFrozen), errors.Is(err, holds.ErrPaused):
 		return serve.Problem{Status: http.StatusConflict, Code: "FROZEN", Message: err.Error()}, true
 	case atProcessLimit(err):

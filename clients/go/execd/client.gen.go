@@ -494,11 +494,11 @@ type ClientInterface interface {
 	//
 	// With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
 	// frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
-	// (`GET /holds`); else it is 409 `BUSY`. Without it the sandbox falls asleep in the middle of
+	// (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
 	// work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
 	// and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
 	// where that is less than a second away the sandbox is not idle. A request that comes while the
-	// processes are being stopped has them go on, and this one is 409 `BUSY`. A sandbox that sleeps
+	// processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
 	// takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
 	// it. One whose daemon is killed is thawed by the next daemon.
 	//
@@ -1450,11 +1450,11 @@ func (c *Client) WatchFiles(ctx context.Context, params *WatchFilesParams, reqEd
 //
 // With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
 // frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
-// (`GET /holds`); else it is 409 `BUSY`. Without it the sandbox falls asleep in the middle of
+// (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
 // work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
 // and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
 // where that is less than a second away the sandbox is not idle. A request that comes while the
-// processes are being stopped has them go on, and this one is 409 `BUSY`. A sandbox that sleeps
+// processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
 // takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
 // it. One whose daemon is killed is thawed by the next daemon.
 //
@@ -4464,11 +4464,11 @@ type ClientWithResponsesInterface interface {
 	//
 	// With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
 	// frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
-	// (`GET /holds`); else it is 409 `BUSY`. Without it the sandbox falls asleep in the middle of
+	// (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
 	// work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
 	// and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
 	// where that is less than a second away the sandbox is not idle. A request that comes while the
-	// processes are being stopped has them go on, and this one is 409 `BUSY`. A sandbox that sleeps
+	// processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
 	// takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
 	// it. One whose daemon is killed is thawed by the next daemon.
 	//
@@ -8857,11 +8857,11 @@ func (c *ClientWithResponses) WatchFilesWithResponse(ctx context.Context, params
 //
 // With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
 // frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
-// (`GET /holds`); else it is 409 `BUSY`. Without it the sandbox falls asleep in the middle of
+// (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
 // work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
 // and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
 // where that is less than a second away the sandbox is not idle. A request that comes while the
-// processes are being stopped has them go on, and this one is 409 `BUSY`. A sandbox that sleeps
+// processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
 // takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
 // it. One whose daemon is killed is thawed by the next daemon.
 //

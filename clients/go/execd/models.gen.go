@@ -653,7 +653,7 @@ type Envs map[string]string
 type Error struct {
 	// Code The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`,
 	// `FORBIDDEN`, `FILE_NOT_FOUND` (no such file or directory), `NOT_FOUND` (no such
-	// command, cell, context or terminal), `CONFLICT`, `FROZEN`, `BUSY`, `REQUEST_TOO_LARGE`,
+	// command, cell, context or terminal), `CONFLICT`, `FROZEN`, `NOT_IDLE`, `REQUEST_TOO_LARGE`,
 	// `RANGE_NOT_SATISFIABLE`, `RUNTIME_ERROR`, `SERVICE_UNAVAILABLE` or
 	// `INSUFFICIENT_STORAGE`. More may be added.
 	//

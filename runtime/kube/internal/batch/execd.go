@@ -36,8 +36,8 @@ var errRefused = errors.New("execd refuses")
 // woken before it slept.
 var errBusy = errors.New("the sandbox is not idle")
 
-// codeBusy is the code of such an answer.
-const codeBusy = "BUSY"
+// codeNotIdle is the code of such an answer.
+const codeNotIdle = "NOT_IDLE"
 
 // maxAnswer is how much of such an answer is read, in bytes: it is the sandbox's own.
 const maxAnswer = 4096
@@ -85,7 +85,7 @@ func callExecd(ctx context.Context, caller *http.Client, at daemon, operation st
 		if err != nil || json.Unmarshal(text, &problem) != nil || problem.Message == "" {
 			return fmt.Errorf("%w to %s: %s", errRefused, operation, status)
 		}
-		if response.StatusCode == http.StatusConflict && problem.Code == codeBusy {
+		if response.StatusCode == http.StatusConflict && problem.Code == codeNotIdle {
 			return errBusy
 		}
 		return fmt.Errorf("%w to %s: %s: %s", errRefused, operation, status,

@@ -20,7 +20,7 @@ type resting struct {
 	asleep  bool
 	wakes   bool
 	paused  bool
-	refuses int           // how many freezes are BUSY yet
+	refuses int           // how many freezes are NOT_IDLE yet
 	since   time.Time     // of the last request
 	asked   []string      // for freezes and thaws
 	changed chan struct{} // closed at each change
@@ -77,7 +77,7 @@ func (e *resting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.refuses--
 		e.since = time.Now()
 		w.WriteHeader(http.StatusConflict)
-		fmt.Fprint(w, `{"code":"BUSY","message":"the sandbox is not idle"}`)
+		fmt.Fprint(w, `{"code":"NOT_IDLE","message":"the sandbox is not idle"}`)
 	default:
 		e.asleep, e.wakes = true, query.Get("wake") == "true"
 	}

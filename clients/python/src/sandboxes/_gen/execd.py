@@ -283,7 +283,7 @@ class Error:
     code: str
     """The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`,
     `FORBIDDEN`, `FILE_NOT_FOUND` (no such file or directory), `NOT_FOUND` (no such
-    command, cell, context or terminal), `CONFLICT`, `FROZEN`, `BUSY`, `REQUEST_TOO_LARGE`,
+    command, cell, context or terminal), `CONFLICT`, `FROZEN`, `NOT_IDLE`, `REQUEST_TOO_LARGE`,
     `RANGE_NOT_SATISFIABLE`, `RUNTIME_ERROR`, `SERVICE_UNAVAILABLE` or
     `INSUFFICIENT_STORAGE`. More may be added.
     """
@@ -922,11 +922,11 @@ def freeze(
 
     With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
     frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
-    (`GET /holds`); else it is 409 `BUSY`. Without it the sandbox falls asleep in the middle of
+    (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
     work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
     and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
     where that is less than a second away the sandbox is not idle. A request that comes while the
-    processes are being stopped has them go on, and this one is 409 `BUSY`. A sandbox that sleeps
+    processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
     takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
     it. One whose daemon is killed is thawed by the next daemon.
 
