@@ -32,6 +32,7 @@ func TestSandboxes(t *testing.T) {
 		"Renewal":       testRenewal,
 		"Code":          testCode,
 		"NetworkPolicy": testNetworkPolicy,
+		"Sleep":         testSleepWithoutController,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -205,15 +205,15 @@ func TestSleep(t *testing.T) {
 		woken.Reason != v1alpha1.ReasonWoken {
 		t.Errorf("history %+v", b.Status.History)
 	}
-	b = p.inPhase(v1alpha1.PhasePaused, v1alpha1.ReasonIdle)
+	p.inPhase(v1alpha1.PhasePaused, v1alpha1.ReasonIdle)
 
 	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Pause = true })
-	p.inPhase(v1alpha1.PhasePaused, v1alpha1.ReasonUserPause)
+	b = p.inPhase(v1alpha1.PhasePaused, v1alpha1.ReasonUserPause)
 	if daemon.request() {
 		t.Error("a request wakes what was paused")
 	}
 	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Pause = false })
-	b = p.ranAfter(b)
+	p.ranAfter(b)
 	b = p.inPhase(v1alpha1.PhasePaused, v1alpha1.ReasonIdle)
 	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Sleep.AutoResume = false })
 	p.eventually(func() error {
