@@ -20,6 +20,7 @@ type attached struct {
 	namespace *namespace    // nil once started
 	reserved  map[int]int   // sockets bound to the host ports, by port of the container
 	held      bool          // the table does not have its ports: see Hold
+	stopping  bool          // what is held waits, because the container is about to end
 	gone      chan struct{} // closed when the container is detached
 }
 
@@ -150,6 +151,10 @@ func (n *Network) admit(a *attached) ([]string, error) {
 		return nil, fmt.Errorf("container %s is attached already", a.Container)
 	}
 	n.attached[a.Container] = a
+	// What is held already is passed on as soon as a program in the container listens. Without the
+	// hold it would be refused until then.
+	h := n.holds[a.Container]
+	a.held = h != nil && !h.released
 	var err error
 	if n.resolver.read() {
 		err = n.rewrite()

@@ -18,6 +18,8 @@ import (
 const (
 	// maxWaiting is how many connections to the published ports of a container wait for it.
 	maxWaiting = 64
+	// maxPassed is how many connections of one hold wait or are passed on.
+	maxPassed = 1024
 	// holdTimeout is how long a connection waits.
 	holdTimeout = 30 * time.Second
 	// drainTime is for how long connections are taken on that were begun before the table had the
@@ -36,15 +38,16 @@ type hold struct {
 	notify    func()
 	listeners []*net.TCPListener
 	waiting   chan struct{} // has an element for each connection that waits
+	passed    chan struct{} // has an element for each connection that waits or is passed on
 	released  bool          // the network's mu is held
 }
 
 // Hold has new connections to the published ports of a container wait, which is attached or was
 // detached by [Network.DetachKeeping], and calls notify for each. They are connected to the
-// container, with what the client has sent, once it is attached again, or [Network.Reopen] is
-// called, and are closed when that takes longer than 30 seconds, as are those beyond 64. Release
-// ends that; the connections that wait go on. Errors wrap [engine.ErrNotRunning] where no port of
-// the container is published, or [engine.ErrNetwork].
+// container, with what the client has sent, once it is attached again and listens, or
+// [Network.Reopen] is called, and are closed when that takes longer than 30 seconds, as are those
+// beyond 64. Release ends that; the connections that wait go on. Errors wrap [engine.ErrNotRunning]
+// where no port of the container is published, or [engine.ErrNetwork].
 func (n *Network) Hold(container string, notify func()) (release func(), err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,7 +64,7 @@ func (n *Network) Hold(container string, notify func()) (release func(), err err
 	case before != nil && !before.released:
 		return nil, fmt.Errorf("%w: connections to it wait already", engine.ErrNetwork)
 	}
-	h := &hold{network: n, container: container, notify: notify, waiting: make(chan struct{}, maxWaiting)}
+	h := &hold{network: n, container: container, notify: notify, waiting: make(chan struct{}, maxWaiting), passed: make(chan struct{}, maxPassed)}
 	if before != nil {
 		before.close()
 	}
@@ -86,10 +89,10 @@ func (n *Network) beginHold(h *hold, a *attached, attached bool) error {
 		h.listeners, ports = append(h.listeners, listener), append(ports, port)
 	}
 	if attached && !a.held {
-		a.held = true
+		a.held, a.stopping = true, true
 		if err := n.filter.dropPorts(a.Attachment); err != nil {
 			if err := n.rewrite(); err != nil { // another program may have removed the table
-				a.held = false
+				a.held, a.stopping = false, false
 				return err
 			}
 		}
@@ -172,7 +175,7 @@ func (n *Network) reopen(a *attached) error {
 	if !a.held {
 		return nil
 	}
-	a.held = false
+	a.held, a.stopping = false, false
 	if err := n.filter.addPorts(a.Attachment); err != nil {
 		if err := n.rewrite(); err != nil {
 			a.held = true
@@ -212,14 +215,31 @@ func (h *hold) accept(listener *net.TCPListener, port int) {
 			}
 			continue
 		}
-		select {
-		case h.waiting <- struct{}{}:
-		default:
+		if !h.admit() {
 			reset(client)
 			continue
 		}
 		h.notify()
-		h.network.running.Go(func() { h.serve(client, port) })
+		h.network.running.Go(func() {
+			h.serve(client, port)
+			<-h.passed
+		})
+	}
+}
+
+// admit counts one more connection, which waits. It returns false where there are too many.
+func (h *hold) admit() bool {
+	select {
+	case h.passed <- struct{}{}:
+	default:
+		return false
+	}
+	select {
+	case h.waiting <- struct{}{}:
+		return true
+	default:
+		<-h.passed
+		return false
 	}
 }
 
@@ -263,12 +283,12 @@ func (h *hold) dial(ctx context.Context, port int) (*net.TCPConn, *attached, err
 	}
 }
 
-// isOpen returns a container that is attached, and to which connections go; or nil, and what is
+// isOpen returns a container that is attached, and to which connections may go; or nil, and what is
 // closed when another container may be open.
 func (n *Network) isOpen(container string) (*attached, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if a := n.attached[container]; a != nil && !a.held {
+	if a := n.attached[container]; a != nil && !a.stopping {
 		return a, nil
 	}
 	return nil, n.opened

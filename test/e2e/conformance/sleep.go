@@ -342,14 +342,15 @@ func testPortWakes(t *testing.T, s *Service, c *Client) {
 	s.Kill()
 	s.Boot(t)
 	c = s.As(t, c.Key)
-	wait.Until(t, "the published port wakes the sandbox in another service", func() bool {
-		conn, err := net.DialTimeout("tcp", endpoint.Endpoint, wait.Patience())
+	published, _, _ := strings.Cut(endpoint.Endpoint, "/")
+	wait.Until(t, "the next service listens at the published port", func() bool {
+		conn, err := net.DialTimeout("tcp", published, wait.Patience())
 		return err == nil && conn.Close() == nil
 	})
 	EnterAt(t, endpoint).Want(t, "cat /root/state", "files\n")
 	c.lifecycle(t, id, `{"autoResume":false}`)
 	c.awaitDisk(t, id, s.backend)
-	if conn, err := net.DialTimeout("tcp", endpoint.Endpoint, wait.Patience()); err == nil {
+	if conn, err := net.DialTimeout("tcp", published, wait.Patience()); err == nil {
 		t.Error("a sandbox on the disk that requests do not wake takes a connection", conn.Close())
 	}
 	c.awaitDisk(t, id, s.backend)
