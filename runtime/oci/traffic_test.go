@@ -231,6 +231,7 @@ func TestConnectionsAcrossServices(t *testing.T) {
 		t.Fatalf("HoldConnections: %v", err)
 	}
 	dial := func() net.Conn {
+		t.Helper()
 		connection, err := net.DialTimeout("tcp", address, wait.Patience())
 		if err != nil {
 			t.Fatal(err)

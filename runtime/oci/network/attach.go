@@ -158,7 +158,7 @@ func (n *Network) admit(a *attached) ([]string, error) {
 	var err error
 	if n.resolver.read() {
 		err = n.rewrite()
-	} else if err = n.filter.add(a.Attachment); err != nil {
+	} else if err = n.filter.add(a.inTable()); err != nil {
 		err = n.rewrite() // another program may have removed the table
 	}
 	if err != nil {
