@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -32,7 +33,11 @@ func checkBody(body *rules.Body, c echo.Context, limit int64) error {
 		return problem.Invalid("header Content-Type: must be %s", body.Accepts())
 	}
 	// By the accepted type, not by what was sent: the generated code reads a body as JSON although
-	// the parameters of its type are malformed.
+	// the parameters of its type are malformed. It tells the types of an operation that has several
+	// apart by their exact letters, while a client may write them in capitals (RFC 9110, 8.3.1).
+	if len(contentType) >= len(media.Type) && strings.EqualFold(contentType[:len(media.Type)], media.Type) {
+		r.Header.Set(echo.HeaderContentType, media.Type+contentType[len(media.Type):])
+	}
 	if !check.IsJSON(media.Type) {
 		listen.DeadlinePerPart(r)
 		watched := &watchedBody{ReadCloser: r.Body}

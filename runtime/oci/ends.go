@@ -70,7 +70,7 @@ func (e *ends) detach(n *network.Network, c *containers.Container) {
 	if !c.HasEnded() {
 		return
 	}
-	if err := n.Detach(c.ID); err != nil {
+	if err := detach(n, c); err != nil {
 		e.log.Warn().Err(err).Str("container_id", c.ID).Msg("cannot release the network of container; retried at its removal")
 	}
 }

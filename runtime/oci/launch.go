@@ -260,7 +260,12 @@ func (s *start) connect(ctx context.Context) error {
 		}
 	}
 	attachment := own.Attachment
-	return s.container.Update(func(r *containers.Record) { r.Run.Network = &attachment })
+	return s.container.Update(func(r *containers.Record) {
+		r.Run.Network = &attachment
+		if len(attachment.Ports) > 0 {
+			r.Published = &network.Attachment{Container: attachment.Container, Publish: attachment.Publish, Ports: attachment.Ports}
+		}
+	})
 }
 
 // join opens the network namespace of the container that is joined.

@@ -261,7 +261,7 @@ func (e *Engine) openParts(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := e.openNetwork(ctx, inUse); err != nil {
+	if err := e.openNetwork(ctx, inUse, recovery.keptPorts()); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	e.launcher.network = e.network
@@ -308,10 +308,10 @@ func (e *Engine) openKeeper(ctx context.Context, exited func(id string, end keep
 	return checkSameMount(e.layout)
 }
 
-func (e *Engine) openNetwork(ctx context.Context, inUse []network.Attachment) (err error) {
+func (e *Engine) openNetwork(ctx context.Context, inUse, kept []network.Attachment) (err error) {
 	e.network, err = network.Open(ctx, network.Options{
 		Bridge: e.options.Bridge, Subnet: e.options.Subnet, Directory: e.layout.Network(), Shared: layout.RunDirectories,
-		Ready: max(0, e.options.Ready), Quarantine: e.options.Quarantine, Logger: e.log,
+		Ready: max(0, e.options.Ready), Quarantine: e.options.Quarantine, Kept: kept, Logger: e.log,
 	}, inUse)
 	if err != nil {
 		return err

@@ -74,6 +74,18 @@ func (r recovery) adoptRunning(ctx context.Context) (inUse []network.Attachment,
 	return inUse, nil
 }
 
+// keptPorts returns the ports that containers had published which can be started again, and do not
+// run.
+func (r recovery) keptPorts() (kept []network.Attachment) {
+	for _, c := range r.containers.All() {
+		record := c.Record()
+		if record.Published != nil && !c.Alive() && keepsPorts(&record) {
+			kept = append(kept, *record.Published)
+		}
+	}
+	return kept
+}
+
 // thawHeld lets the processes of a container run that a snapshot kept from it when the service was
 // killed.
 func (r recovery) thawHeld(ctx context.Context, c *containers.Container) {
@@ -195,7 +207,7 @@ func (r recovery) recoverContainer(ctx context.Context, c *containers.Container)
 		}
 		return err
 	case c.HasEnded() && record.Run.Network != nil:
-		return r.network.Detach(c.ID)
+		return detach(r.network, c)
 	}
 	return nil
 }

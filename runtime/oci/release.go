@@ -11,6 +11,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/internal/containers"
+	"sandbox.internal/runtime/oci/network"
 )
 
 // undoTimeout bounds how long a failed start takes to remove what it has made.
@@ -86,6 +87,9 @@ func (l *launcher) remove(ctx context.Context, c *containers.Container) error {
 			return err
 		}
 	}
+	if err := l.network.Detach(c.ID); err != nil { // the ports that it has kept
+		return err
+	}
 	// The ids are free once nothing has them on the disk.
 	if err := l.containers.Remove(c); err != nil {
 		return err
@@ -106,7 +110,7 @@ func (l *launcher) release(ctx context.Context, c *containers.Container) error {
 	record := c.Record()
 	errs := []error{l.cgroups.Group(c.ID).Remove(), l.deleteState(ctx, record.Runtime, c.ID)}
 	if record.Spec.OwnNetwork() {
-		errs = append(errs, l.network.Detach(c.ID))
+		errs = append(errs, detach(l.network, c))
 	}
 	l.processors.Release(c.ID)
 	l.sources.Release(c.ID)
@@ -115,6 +119,20 @@ func (l *launcher) release(ctx context.Context, c *containers.Container) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// detach closes the published ports of a container. One that can be started again keeps them: the
+// same ones lead to it then.
+func detach(n *network.Network, c *containers.Container) error {
+	if record := c.Record(); keepsPorts(&record) {
+		return n.DetachKeeping(c.ID)
+	}
+	return n.Detach(c.ID)
+}
+
+// keepsPorts reports whether a container keeps its published ports while its processes are gone.
+func keepsPorts(record *containers.Record) bool {
+	return record.KeepsFiles() && !record.Removing && record.Spec.OwnNetwork()
 }
 
 // deleteState removes what the runtime has of a container.

@@ -57,7 +57,12 @@ func (e *Engine) Freeze(ctx context.Context, id string) error {
 
 // Thaw implements [engine.Engine].
 func (e *Engine) Thaw(ctx context.Context, id string) error {
-	return e.whileAlive(ctx, "thaw container "+id, id, e.thaw)
+	return e.whileAlive(ctx, "thaw container "+id, id, func(ctx context.Context, c *containers.Container) error {
+		if err := e.network.Reopen(c.ID); err != nil {
+			return err
+		}
+		return e.thaw(ctx, c)
+	})
 }
 
 // whileAlive calls do with a container that runs or is frozen, with its lock.

@@ -208,3 +208,52 @@ func TestTrafficOfEnded(t *testing.T) {
 		wait.Until(t, "the sockets of the container are closed", func() bool { return packetSockets(t) == step.left })
 	}
 }
+
+// TestConnectionsAcrossServices: a container keeps its published port while it is stopped, also
+// across services, and connections wait there for it. While it starts, none is refused.
+func TestConnectionsAcrossServices(t *testing.T) {
+	s := newSite(t, "crun")
+	first := s.mustOpen(t)
+	id, _, address := echo(t, first, loadProbe(t, first))
+	if _, err := first.HoldConnections(t.Context(), id, func() {}); err != nil {
+		t.Fatalf("HoldConnections: %v", err)
+	}
+	if err := first.Suspend(t.Context(), id, 0); err != nil {
+		t.Fatalf("Suspend: %v", err)
+	}
+	closeEngine(t, first)
+	second := s.mustOpen(t)
+	defer closeEngine(t, second)
+	defer removeAll(t, second)
+	var reports atomic.Int64
+	release, err := second.HoldConnections(t.Context(), id, func() { reports.Add(1) })
+	if err != nil {
+		t.Fatalf("HoldConnections: %v", err)
+	}
+	dial := func() net.Conn {
+		t.Helper()
+		connection, err := net.DialTimeout("tcp", address, wait.Patience())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = connection.Close() })
+		_ = connection.SetDeadline(wait.Deadline())
+		if _, err := connection.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		return connection
+	}
+	waiting := dial()
+	wait.Until(t, "a connection is reported", func() bool { return reports.Load() == 1 })
+	if err := second.Start(t.Context(), id); err != nil {
+		t.Fatalf("Start: %v", err)
+	}
+	early := dial()
+	readBack(t, waiting, "hello")
+	readBack(t, early, "hello")
+	release()
+	readBack(t, dial(), "hello")
+	if got := inspect(t, second, id).Ports[8080]; !strings.HasSuffix(address, ":"+strconv.Itoa(got)) {
+		t.Errorf("published at %d, before at %s", got, address)
+	}
+}

@@ -30,6 +30,9 @@ func (h *handlers) GetActivity(
 func (h *handlers) WatchActivity(
 	ctx context.Context, request gen.WatchActivityRequestObject,
 ) (gen.WatchActivityResponseObject, error) {
+	if _, err := serve.LastEventID(request.Params.LastEventID); err != nil {
+		return nil, err
+	}
 	return h.activity(ctx, request.SandboxID, respond.MIMEEventStream)
 }
 
@@ -72,8 +75,8 @@ func (a activityAnswer) serve(w http.ResponseWriter) error {
 	r := caller.Clone(ctx)
 	r.Header = http.Header{"Accept": {a.media}}
 	for _, name := range []string{"Last-Event-Id", "User-Agent", "X-Request-Id"} {
-		if values := caller.Header[name]; len(values) > 0 {
-			r.Header[name] = values
+		if value := caller.Header.Get(name); value != "" { // the daemon refuses an empty one
+			r.Header[name] = []string{value}
 		}
 	}
 	err := a.handlers.proxy.Forward(w, r, proxy.Target{

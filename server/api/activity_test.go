@@ -24,7 +24,7 @@ func activity(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintln(w, noActivity)
 	case "/activity/watch":
 		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = fmt.Fprintf(w, ": after %s\n\n", r.Header.Get("Last-Event-ID"))
+		_, _ = fmt.Fprintf(w, ": after %s\n\n", r.Header.Values("Last-Event-ID"))
 	default:
 		w.WriteHeader(http.StatusNotFound)
 	}
@@ -40,8 +40,17 @@ func TestActivityIsTheDaemons(t *testing.T) {
 		t.Errorf("%d %s, %v", response.StatusCode, body, response.Header)
 	}
 	response, body = p.get(t, path+"/watch", "Last-Event-ID", "9")
-	if response.StatusCode != http.StatusOK || body != ": after 9\n\n" {
+	if response.StatusCode != http.StatusOK || body != ": after [9]\n\n" {
 		t.Errorf("%d %q", response.StatusCode, body)
+	}
+	// The contract of the daemon refuses an empty id of an event, that of the service does not.
+	response, body = p.get(t, path+"/watch", "Last-Event-ID", "")
+	if response.StatusCode != http.StatusOK || body != ": after []\n\n" {
+		t.Errorf("an empty Last-Event-ID: %d %q", response.StatusCode, body)
+	}
+	response, body = p.get(t, path+"/watch", "Last-Event-ID", "x")
+	if response.StatusCode != http.StatusBadRequest || !strings.Contains(body, "Last-Event-ID") {
+		t.Errorf("another Last-Event-ID: %d %q", response.StatusCode, body)
 	}
 	p.backend.setState(lifecycle.StatePaused)
 	if response, body := p.get(t, path); response.StatusCode != http.StatusConflict ||

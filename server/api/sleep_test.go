@@ -150,6 +150,13 @@ func TestLifecycleIsConverted(t *testing.T) {
 	if err != nil || changed.JSON200 == nil || *changed.JSON200.OnTimeout != "pause" || *changed.JSON200.AutoResume || s.change.OnIdle != nil || s.change.Idle != nil {
 		t.Errorf("changed: %v %s, %+v", err, changed.Body, s.change)
 	}
+	// The name of a media type has no case (RFC 9110, section 8.3.1).
+	for _, media := range []string{"Application/JSON", "APPLICATION/MERGE-PATCH+JSON; charset=utf-8"} {
+		got, err := service.client.UpdateLifecycleWithBodyWithResponse(t.Context(), b.sandbox.ID, media, strings.NewReader(`{"autoResume":false}`))
+		if err != nil || got.JSON200 == nil || *got.JSON200.AutoResume {
+			t.Errorf("%s: %v %s", media, err, got.Body)
+		}
+	}
 	without := serveWith(t, api.Options{Backend: b})
 	for name, answer := range map[string]func() (int, error){
 		"create": func() (int, error) {

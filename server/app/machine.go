@@ -62,6 +62,7 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 		boxes.Engine = measured.Engine(opened)
 		boxes.Snapshots, _ = opened.(engine.Snapshots)
 		boxes.Traffic, _ = opened.(engine.Traffic)
+		boxes.Ports, _ = opened.(engine.Ports)
 		boxes.ImageGrants = a.machine.store
 		containers, err := box.Open(ctx, boxes)
 		if err != nil {

@@ -46,8 +46,10 @@ type Options struct {
 	Snapshots engine.Snapshots
 	// Traffic reports packets to the engine's containers; nil when the engine cannot.
 	Traffic engine.Traffic
-	Logger  zerolog.Logger
-	Clock   func() time.Time
+	// Ports keeps published ports while containers are stopped; nil when the engine does not.
+	Ports  engine.Ports
+	Logger zerolog.Logger
+	Clock  func() time.Time
 
 	// Instance marks this service's containers, so that two services on one engine leave each
 	// other's alone.

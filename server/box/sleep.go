@@ -33,6 +33,18 @@ func (c *Containers) WatchTraffic(ctx context.Context, record lifecycle.Record, 
 	return stop, translated(err)
 }
 
+// HoldConnections has new connections to the published ports of a box wait that is about to be
+// brought to the disk, or is there, until it runs again, and calls notify for each. It returns an
+// Error of KindUnsupported where the engine does not keep the ports, and else as
+// [Containers.WatchTraffic].
+func (c *Containers) HoldConnections(ctx context.Context, record lifecycle.Record, notify func()) (release func(), err error) {
+	if owner, _ := networkOwner(record); c.options.Ports == nil || owner != "" {
+		return nil, lifecycle.Unsupportedf("the published ports of the sandbox are not kept while it is on the disk")
+	}
+	release, err = c.options.Ports.HoldConnections(ctx, containerName(record.Box), notify)
+	return release, translated(err)
+}
+
 // WatchIdle calls handle for what execd in the box reports of its idleness, one call at a time,
 // until handle returns an error, ctx ends or the report does; an error is never nil. It calls began
 // first, once execd has begun to report. Idle is for how long nothing must have kept the sandbox

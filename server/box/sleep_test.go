@@ -144,3 +144,38 @@ func TestHoldsOfExecd(t *testing.T) {
 		}
 	}
 }
+
+// portsEngine is an engine that keeps published ports.
+type portsEngine struct{ trafficEngine }
+
+func (h *portsEngine) HoldConnections(ctx context.Context, id string, notify func()) (func(), error) {
+	return h.WatchTraffic(ctx, id, notify)
+}
+
+// TestHoldConnections: the container is asked for by its name. A sandbox whose ports are those of
+// another container is refused, as is any where the engine keeps none.
+func TestHoldConnections(t *testing.T) {
+	h := &portsEngine{}
+	boxes := box.Unopened(box.Options{Ports: h})
+	hold := func(boxes *box.Containers, record lifecycle.Record) error {
+		record.Box = "b"
+		_, err := boxes.HoldConnections(t.Context(), record, func() {})
+		return err
+	}
+	if err := hold(boxes, lifecycle.Record{}); err != nil || h.id != "sandbox-b" {
+		t.Errorf("connections to %q: %v", h.id, err)
+	}
+	for name, err := range map[string]error{
+		"an egress sidecar":       hold(boxes, lifecycle.Record{Sidecar: &lifecycle.Sidecar{}}),
+		"an engine without ports": hold(box.Unopened(box.Options{}), lifecycle.Record{}),
+	} {
+		var known *lifecycle.Error
+		if !errors.As(err, &known) || known.Kind != lifecycle.KindUnsupported {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	h.err = engine.ErrNotRunning
+	if err := hold(boxes, lifecycle.Record{}); !errors.Is(err, lifecycle.ErrBoxNotAlive) {
+		t.Errorf("not running: %v", err)
+	}
+}

@@ -83,12 +83,17 @@ type Boxes interface {
 	// the processes are on the disk, the box stays as it was. It can be repeated, also for a box
 	// that is on the disk.
 	Hibernate(ctx context.Context, record lifecycle.Record) (processes bool, err error)
-	// SleepUnsupported returns why packets to a frozen box cannot be reported here, an error of type
-	// *lifecycle.Error of KindUnsupported; nil where they can.
+	// SleepUnsupported returns why packets to a frozen box cannot be reported here, an error of
+	// type *lifecycle.Error of KindUnsupported; nil where they can.
 	SleepUnsupported() error
 	// WatchTraffic calls notify, which must be quick, for packets to the box that open a connection
 	// or carry data, until stop is called; also while the box is frozen.
 	WatchTraffic(ctx context.Context, record lifecycle.Record, notify func()) (stop func(), err error)
+	// HoldConnections has new connections to published ports of the box wait that is about to be
+	// brought to the disk, or is there, and calls notify, which must be quick, for each. They are
+	// connected to it once it runs again, or is thawed. Release lets later ones wait no more. It
+	// returns an error of type *lifecycle.Error of KindUnsupported for a box without such ports.
+	HoldConnections(ctx context.Context, record lifecycle.Record, notify func()) (release func(), err error)
 	// WatchIdle calls handle for what execd in the box reports of its idleness, one call at a time,
 	// until handle returns an error, ctx ends or the report does, and returns why; never nil. It
 	// calls began before, once execd has begun to count. Idle is for how long nothing must have

@@ -11,9 +11,15 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-const callWatchTraffic = "WatchTraffic"
+const (
+	callWatchTraffic    = "WatchTraffic"
+	callHoldConnections = "HoldConnections"
+)
 
-var _ engine.Traffic = (*memoryEngine)(nil)
+var (
+	_ engine.Traffic = (*memoryEngine)(nil)
+	_ engine.Ports   = (*memoryEngine)(nil)
+)
 
 // memoryRest is what execd in a container counts, and who hears packets to the container. The lock
 // is the engine's.
@@ -24,6 +30,7 @@ type memoryRest struct {
 	wakeAt        time.Time
 	streams       map[*memoryStream]bool
 	packetWatches map[*func()]bool
+	portHolds     map[*func()]bool // of connections to published ports
 	// older makes execd know no idle stream, as of an earlier release.
 	older bool
 	// idleAtOnce makes the stream report idleness at once.
@@ -48,7 +55,7 @@ func (s *memoryStream) write(event map[string]any) {
 // restOf returns the rest of a container. The caller holds the lock.
 func (e *memoryEngine) restOf(name string) *memoryRest {
 	if e.rests[name] == nil {
-		e.rests[name] = &memoryRest{streams: map[*memoryStream]bool{}, packetWatches: map[*func()]bool{}, since: time.Now()}
+		e.rests[name] = &memoryRest{streams: map[*memoryStream]bool{}, packetWatches: map[*func()]bool{}, portHolds: map[*func()]bool{}, since: time.Now()}
 	}
 	return e.rests[name]
 }
@@ -85,6 +92,49 @@ func (e *memoryEngine) WatchTraffic(ctx context.Context, id string, notify func(
 		return nil
 	})
 	return stop, err
+}
+
+func (e *memoryEngine) HoldConnections(ctx context.Context, id string, notify func()) (release func(), err error) {
+	err = e.around(ctx, callHoldConnections, id, func() error {
+		c, err := e.find(id)
+		if err != nil {
+			return err
+		}
+		if c.Status != engine.StatusRunning && c.Status != engine.StatusFrozen && c.Status != engine.StatusStopped {
+			return engine.ErrNotRunning
+		}
+		rest := e.restOf(c.Name)
+		if len(rest.portHolds) > 0 {
+			e.t.Errorf("connections to %s are held twice", c.Name)
+		}
+		rest.portHolds[&notify] = true
+		release = func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			delete(rest.portHolds, &notify)
+		}
+		return nil
+	})
+	return release, err
+}
+
+// connect is a connection to a published port of a container; it returns false where no such
+// connection waits.
+func (e *memoryEngine) connect(name string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	holds := e.restOf(name).portHolds
+	for notify := range holds {
+		(*notify)()
+	}
+	return len(holds) > 0
+}
+
+// portHolds returns how often connections to a container are held.
+func (e *memoryEngine) portHolds(name string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.restOf(name).portHolds)
 }
 
 // packet is one to the container, which may be frozen.

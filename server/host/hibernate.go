@@ -112,11 +112,15 @@ func (a *actor) hibernateInTurn(ctx context.Context, record lifecycle.Record) fu
 		return nil
 	}
 	defer leave()
-	begun := false
-	err = a.do(ctx, func() (err error) {
-		record, begun, err = a.beginHibernation()
+	// No connection is refused while the processes end.
+	held, begun := a.holdConnections(ctx, record), false
+	err = a.do(a.host.ctx, func() (err error) {
+		record, begun, err = a.beginHibernation(held)
 		return err
 	})
+	if held != nil && !begun {
+		held.stop()
+	}
 	if err != nil || !begun {
 		return nil
 	}
@@ -124,9 +128,9 @@ func (a *actor) hibernateInTurn(ctx context.Context, record lifecycle.Record) fu
 }
 
 // beginHibernation records that the sandbox goes to the disk, unless it has been woken meanwhile or
-// is to go later.
-func (a *actor) beginHibernation() (record lifecycle.Record, begun bool, err error) {
-	if packets := a.sleep.packets; packets != nil && packets.seen.Load() {
+// is to go later. Connections to its published ports are held until it runs again.
+func (a *actor) beginHibernation(held *packetWatch) (record lifecycle.Record, begun bool, err error) {
+	if packets := a.sleep.packets; packets != nil && packets.seen.Load() || held != nil && held.seen.Load() {
 		a.sleep.woken = true
 	}
 	if a.untilDisk() > 0 {
@@ -140,6 +144,7 @@ func (a *actor) beginHibernation() (record lifecycle.Record, begun bool, err err
 		return record, false, err
 	}
 	a.sleep.queued, a.sleep.hibernateNow = false, false
+	a.setPorts(held)
 	if a.processesEnd() {
 		a.setPacketWatch(nil)
 	}
@@ -153,6 +158,7 @@ func (a *actor) hibernate(ctx context.Context, record lifecycle.Record, leave fu
 	if !a.awaitSnapshots(ctx) && a.host.ctx.Err() != nil {
 		return nil
 	}
+	a.holdPortsBefore(ctx, record)
 	boxes, last := a.host.options.Boxes, context.Canceled
 	keeps := a.host.keepsProcesses(&record)
 	// Processes that are to end may have a signal that ends them once they run: no way leads back.

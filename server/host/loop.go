@@ -109,6 +109,8 @@ func (a *actor) next() {
 		a.start(a.inspect)
 	case state == lifecycle.StatePaused && a.needsPacketWatch():
 		a.start(a.watchPacketsAgain)
+	case state == lifecycle.StatePaused && a.needsPorts():
+		a.start(a.holdPorts)
 	case a.untilHibernation() == 0:
 		a.queueForDisk()
 	}

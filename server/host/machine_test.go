@@ -56,7 +56,7 @@ func newMachine(t testing.TB) *machine {
 	m := &machine{t: t, engine: newMemoryEngine(t), clock: &clock{}}
 	m.store = &watchedStore{Store: records, t: t, states: map[string]lifecycle.State{}, faults: map[string]error{}, unsynced: map[string][]string{}}
 	m.box = box.Options{
-		Engine: newProving(m.engine), Snapshots: m.engine, Traffic: m.engine, Logger: zerolog.Nop(), Clock: m.clock.now,
+		Engine: newProving(m.engine), Snapshots: m.engine, Traffic: m.engine, Ports: m.engine, Logger: zerolog.Nop(), Clock: m.clock.now,
 		Instance: instance, ExecdImage: "execd", EngineHost: "127.0.0.1",
 	}
 	m.options = host.Options{

@@ -90,6 +90,9 @@ func (a *actor) restart(ctx context.Context, record lifecycle.Record) func() {
 func (a *actor) notRestarted(message string) {
 	if a.record.Sandbox.Status.Reason == lifecycle.ReasonWoken {
 		a.sleep.wakeAgain = a.host.options.Clock().Add(failedWakePause)
+		if a.sleep.ports != nil { // which report the connections of this service, too
+			a.sleep.ports.seen.Store(false)
+		}
 		if a.sleepAgain(message) {
 			a.failedWakes.Add(1)
 			a.nudge()

@@ -19,14 +19,14 @@ const (
 	// longestConfirm while the engine takes longer than that to begin the watch.
 	confirmTime    = 25 * time.Millisecond
 	longestConfirm = 2 * time.Second
-	// shortestSleep is how long a sandbox must have until the time that it wants to be woken at: what
-	// is in it could have it frozen and thawed, and each time recorded, many times per second.
+	// shortestSleep is how long a sandbox must have until the time that it wants to be woken at:
+	// what is in it could have it frozen and thawed, and each time recorded, many times per second.
 	shortestSleep = time.Second
 	// The pauses between attempts to follow whether a sandbox is idle.
 	firstIdlePause   = 100 * time.Millisecond
 	longestIdlePause = 30 * time.Second
-	// failedWakePause is how long a sandbox that could not be brought back from the disk stays there:
-	// requests would have it tried without end.
+	// failedWakePause is how long a sandbox that could not be brought back from the disk stays
+	// there: requests would have it tried without end.
 	failedWakePause = time.Second
 )
 
@@ -51,6 +51,8 @@ type sleep struct {
 	hibernateAgain time.Time     // when the sandbox is brought to the disk, after an attempt that has failed
 	hibernatePause time.Duration // the pause before that
 	wakeAgain      time.Time     // when the sandbox is woken at the earliest, after an attempt that has failed
+	ports          *packetWatch  // has connections to published ports wait, and reports them; nil when nothing does
+	portsAgain     time.Time     // when that is tried again, after an attempt that has failed
 	reports        chan struct{} // has an element when packets may have been seen
 }
 
@@ -98,6 +100,7 @@ func (a *actor) updateSleep() {
 	if a.sleep.idle == nil && state == lifecycle.StateRunning && settings.OnIdle != lifecycle.OnIdleNone && a.record.Port != 0 {
 		a.followIdle(settings)
 	}
+	a.updatePorts()
 	if !sandbox.Sleeps() {
 		a.sleep.woken = false
 		a.setPacketWatch(nil)
@@ -179,10 +182,7 @@ func (a *actor) watchPackets(ctx context.Context, record lifecycle.Record) (*pac
 	made := &packetWatch{}
 	stop, err := a.host.options.Boxes.WatchTraffic(ctx, record, func() {
 		made.seen.Store(true)
-		select {
-		case a.sleep.reports <- struct{}{}:
-		default: // the actor is about to look
-		}
+		a.reportPackets()
 	})
 	if err != nil {
 		return nil, err
@@ -194,6 +194,14 @@ func (a *actor) watchPackets(ctx context.Context, record lifecycle.Record) (*pac
 		stop()
 	})
 	return made, nil
+}
+
+// reportPackets has the actor look for packets that were seen.
+func (a *actor) reportPackets() {
+	select {
+	case a.sleep.reports <- struct{}{}:
+	default: // the actor is about to look
+	}
 }
 
 // watchPacketsAgain is the job of a sandbox that sleeps without a watch of its packets, as after a

@@ -39,7 +39,7 @@ func TestEngineKilled(t *testing.T) {
 func testEngineKilled(t *testing.T, e *privateEngine, signal syscall.Signal, survives bool) {
 	s := start(t, conformance.Plan{Host: e.published, Env: map[string]string{"DOCKER_HOST": e.host()}})
 	images, open := startSlowRegistry(t, "")
-	slow := conformance.Request(images.pushOnly(t, "engine/scratch",
+	slow := conformance.Request(images.push(t, "engine/scratch",
 		conformance.Build(t, "sandbox.internal/test/e2e/testdata/forever")), "/forever")
 
 	running, paused, pausing, doomed := s.Running(t, idle()), s.Running(t, idle()),

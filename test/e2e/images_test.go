@@ -5,11 +5,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path"
 	"runtime"
 	"strings"
@@ -22,6 +24,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"sandbox.internal/test/wait"
 )
 
 // imageRegistry is a real registry on 127.0.0.1 that asks for a password, when it has one.
@@ -144,17 +148,33 @@ func (d *dripping) Write(content []byte) (n int, err error) {
 	return n, err
 }
 
-// push puts an image with a single file into the registry and returns its reference. No two images
-// are equal. At the end of the test it is removed from the engine.
-func (r *imageRegistry) push(t *testing.T, name, program string) string {
-	t.Helper()
-	reference := r.pushOnly(t, name, program)
-	t.Cleanup(func() { dockerCLI(t, "image", "rm", "--force", reference) })
-	return reference
+// pushed are the ids of the images that tests have pushed.
+var pushed struct {
+	mu  sync.Mutex
+	ids []string
 }
 
-// pushOnly is push for an engine that is thrown away.
-func (r *imageRegistry) pushOnly(t *testing.T, name, program string) string {
+// removePushed removes what services have pulled of the pushed images from the engine. No test has
+// a container of them any more: one that exists would leave the image without a name in the engine.
+func removePushed() error {
+	pushed.mu.Lock()
+	defer pushed.mu.Unlock()
+	if len(pushed.ids) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Patience())
+	defer cancel()
+	// With --force the command succeeds for images that no service has pulled.
+	out, err := exec.CommandContext(ctx, "docker", append([]string{"image", "rm", "--force"}, pushed.ids...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("remove the images that were pushed: %w: %s", err, out)
+	}
+	return nil
+}
+
+// push puts an image with a single file into the registry and returns its reference. No two images
+// are equal. They are removed from the engine when all tests have ended.
+func (r *imageRegistry) push(t *testing.T, name, program string) string {
 	t.Helper()
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -199,6 +219,13 @@ func (r *imageRegistry) pushOnly(t *testing.T, name, program string) string {
 	if image, err = mutate.ConfigFile(image, file); err != nil {
 		t.Fatal(err)
 	}
+	id, err := image.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pushed.mu.Lock()
+	pushed.ids = append(pushed.ids, id.String())
+	pushed.mu.Unlock()
 	r.upload(t, name, image, layer)
 	return r.host + "/" + name + ":latest"
 }

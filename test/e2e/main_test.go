@@ -31,6 +31,10 @@ func TestMain(m *testing.M) {
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		conformance.RemoveBuilt()
+		if err := removePushed(); err != nil {
+			fmt.Fprintf(os.Stderr, "e2e: %v\n", err)
+			code = max(code, 1)
+		}
 		os.Exit(code)
 	}))
 }

@@ -17,8 +17,15 @@ import (
 // attached is an attachment, with what this process holds for it.
 type attached struct {
 	Attachment
-	namespace *namespace // nil once started
-	reserved  []int      // sockets bound to the host ports
+	namespace *namespace    // nil once started
+	reserved  map[int]int   // sockets bound to the host ports, by port of the container
+	held      bool          // the table does not have its ports: see Hold
+	stopping  bool          // what is held waits, because the container is about to end
+	gone      chan struct{} // closed when the container is detached
+}
+
+func newAttached(a Attachment) *attached {
+	return &attached{Attachment: a, reserved: map[int]int{}, gone: make(chan struct{})}
 }
 
 func (a *attached) close() {
@@ -30,6 +37,15 @@ func (a *attached) close() {
 		a.namespace.close()
 		a.namespace = nil
 	}
+}
+
+// inTable is what the table has of the attachment.
+func (a *attached) inTable() Attachment {
+	in := a.Attachment
+	if a.held {
+		in.Ports = nil
+	}
+	return in
 }
 
 // Attach takes a namespace for the container and publishes these of its TCP ports on free ports of
@@ -55,20 +71,25 @@ func (n *Network) attach(ctx context.Context, container string, ports []int,
 	if publish.IsValid() && !publish.Is4() {
 		return Namespace{}, fmt.Errorf("publish: %v is not an IPv4 address", publish)
 	}
-	a := &attached{Attachment: Attachment{Container: container, Publish: publish}}
+	a := newAttached(Attachment{Container: container, Publish: publish})
+	giveUp := a.close
+	if n.takeKept(a) {
+		giveUp = func() { n.keep(a) }
+	}
 	if err := a.reserve(ports, &n.others); err != nil {
+		giveUp()
 		return Namespace{}, err
 	}
 	var err error
 	if a.namespace, err = n.takeNamespace(ctx); err != nil {
-		a.close()
+		giveUp()
 		return Namespace{}, err
 	}
 	a.Address = a.namespace.address
 	out := Namespace{Attachment: a.copy(), Path: a.namespace.path(), Inode: a.namespace.inode}
 	if out.Nameservers, err = n.admit(a); err != nil {
-		a.close()
-		n.returnAddress(a.Address)
+		giveUp()
+		n.returnAddress(out.Address)
 		return Namespace{}, err
 	}
 	return out, nil
@@ -130,16 +151,21 @@ func (n *Network) admit(a *attached) ([]string, error) {
 		return nil, fmt.Errorf("container %s is attached already", a.Container)
 	}
 	n.attached[a.Container] = a
+	// What is held already is passed on as soon as a program in the container listens. Without the
+	// hold it would be refused until then.
+	h := n.holds[a.Container]
+	a.held = h != nil && !h.released
 	var err error
 	if n.resolver.read() {
 		err = n.rewrite()
-	} else if err = n.filter.add(a.Attachment); err != nil {
+	} else if err = n.filter.add(a.inTable()); err != nil {
 		err = n.rewrite() // another program may have removed the table
 	}
 	if err != nil {
 		delete(n.attached, a.Container)
 		return nil, err
 	}
+	n.noteOpened()
 	return slices.Clone(n.resolver.servers), nil
 }
 
@@ -157,6 +183,23 @@ func (n *Network) Started(container string) {
 // Detach closes the container's ports and cuts its namespace off. The kernel removes the namespace
 // some time after its last process ended. Detaching a container that is not attached succeeds.
 func (n *Network) Detach(container string) error {
+	if err := n.DetachKeeping(container); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if a := n.kept[container]; a != nil && !n.closed {
+		n.dropHold(container)
+		delete(n.kept, container)
+		a.close()
+	}
+	return nil
+}
+
+// DetachKeeping is Detach for a container that is to be attached again: it gets the same ports of
+// the host, which no other process can take meanwhile. Until then, connections to them are refused
+// unless they are held (see [Network.Hold]). [Network.Detach] closes the ports that are kept.
+func (n *Network) DetachKeeping(container string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a := n.attached[container]
@@ -167,15 +210,55 @@ func (n *Network) Detach(container string) error {
 		return fmt.Errorf("%w: detach %s: %w", engine.ErrNetwork, container, errClosed)
 	}
 	delete(n.attached, container)
-	if err := n.filter.drop(a.Attachment); err != nil {
+	if err := n.filter.drop(a.inTable()); err != nil {
 		if err := n.rewrite(); err != nil {
 			n.attached[container] = a
 			return fmt.Errorf("%w: detach %s: %w", engine.ErrNetwork, container, err)
 		}
 	}
-	a.close()
+	close(a.gone)
 	n.noteDetached(a.Address)
+	n.keepPorts(a)
 	return nil
+}
+
+// keep keeps the ports of a container that could not be attached.
+func (n *Network) keep(a *attached) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.keepPorts(a)
+}
+
+// keepPorts keeps the ports of a container that is not attached, with the sockets that reserve
+// them. The caller holds mu.
+func (n *Network) keepPorts(a *attached) {
+	kept := newAttached(Attachment{Container: a.Container, Publish: a.Publish, Ports: a.Ports})
+	kept.reserved, a.reserved = a.reserved, nil
+	a.close()
+	if n.closed || len(kept.reserved) == 0 || len(kept.reserved) != len(kept.Ports) || n.attached[a.Container] != nil {
+		kept.close()
+		return
+	}
+	n.kept[a.Container] = kept
+}
+
+// takeKept gives a container that is about to be attached the ports that it had before. It returns
+// false for one without any.
+func (n *Network) takeKept(a *attached) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	kept := n.kept[a.Container]
+	if kept == nil || n.closed || n.attached[a.Container] != nil {
+		return false
+	}
+	delete(n.kept, a.Container)
+	if kept.Publish != a.Publish {
+		n.dropHold(a.Container)
+		kept.close()
+		return false
+	}
+	a.Ports, a.reserved = kept.Ports, kept.reserved
+	return true
 }
 
 // returnAddress gives back an address that was taken and not attached.

@@ -225,6 +225,34 @@ func (f *filter) drop(a Attachment) error {
 	})
 }
 
+// dropPorts removes the published ports of an attachment, which stays.
+func (f *filter) dropPorts(a Attachment) error {
+	return f.changePorts(a, func(conn *nftables.Conn, set *nftables.Set, elements []nftables.SetElement) error {
+		return conn.SetDeleteElements(set, elements)
+	})
+}
+
+// addPorts enters the published ports of an attachment that is there without them.
+func (f *filter) addPorts(a Attachment) error {
+	return f.changePorts(a, func(conn *nftables.Conn, set *nftables.Set, elements []nftables.SetElement) error {
+		return conn.SetAddElements(set, elements)
+	})
+}
+
+func (f *filter) changePorts(a Attachment, apply func(*nftables.Conn, *nftables.Set, []nftables.SetElement) error) error {
+	return f.change(func(sets map[string]*nftables.Set) error {
+		for name, elements := range elementsOf(a) {
+			if name == membersSet {
+				continue
+			}
+			if err := apply(f.conn, sets[name], elements); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // change applies changes of elements in one transaction. Its connection stays open: to close one
 // after a removal takes 10 ms, in which the kernel waits until what was removed is out of use.
 func (f *filter) change(apply func(sets map[string]*nftables.Set) error) error {

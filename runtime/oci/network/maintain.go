@@ -185,7 +185,7 @@ func (n *Network) freeAddresses(ctx context.Context, ended []detachedAddress) (s
 func (n *Network) rewrite() error {
 	all := make([]Attachment, 0, len(n.attached))
 	for _, a := range n.attached {
-		all = append(all, a.Attachment)
+		all = append(all, a.inTable())
 	}
 	write := func() error { return n.filter.write(all, n.resolver.permitted, n.uplinks) }
 	err := write()

@@ -51,6 +51,10 @@ type Options struct {
 	Quarantine time.Duration
 	Logger     zerolog.Logger
 
+	// Kept are the published ports of containers that are not attached, and are given to them when
+	// they are attached again.
+	Kept []Attachment
+
 	flows uint32 // most connections that a container begins; zero derives it from the host's limit
 
 	// For tests of kernels that lack something.
@@ -88,7 +92,8 @@ type Network struct {
 	wake    chan struct{} // for fillReady
 	changed chan struct{} // for follow: the host's rules or routes may have changed
 
-	wakeCleaner chan struct{} // for cleanUpDetached
+	wakeCleaner chan struct{}   // for cleanUpDetached
+	serving     context.Context //nolint:containedctx // ends when the network is closed
 
 	addresses *addresses
 	others    othersPorts
@@ -96,6 +101,9 @@ type Network struct {
 	// mu is held while the table is changed, so that what it has and attached are the same.
 	mu          sync.Mutex
 	attached    map[string]*attached
+	kept        map[string]*attached // the ports of containers that are not attached
+	holds       map[string]*hold
+	opened      chan struct{} // closed when a container is attached or reopened
 	detached    []detachedAddress
 	resolver    resolver
 	uplinks     []string
@@ -129,7 +137,8 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	n := &Network{
 		options: o, log: o.Logger, ready: make(chan *namespace, o.Ready), makers: make(chan struct{}, maxMakers),
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), wakeCleaner: make(chan struct{}, 1),
-		attached: map[string]*attached{}, others: othersPorts{own: o.Bridge},
+		attached: map[string]*attached{}, kept: map[string]*attached{}, holds: map[string]*hold{}, opened: make(chan struct{}),
+		others: othersPorts{own: o.Bridge},
 	}
 	if n.lock, err = lockBridge(o.Shared, o.Bridge); err != nil {
 		return nil, err
@@ -143,7 +152,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 		return nil, err
 	}
 	for _, a := range inUse {
-		n.attached[a.Container] = &attached{Attachment: a}
+		n.attached[a.Container] = newAttached(a)
 	}
 	n.resolver.read()
 	if n.bridge, err = openBridge(o, inUse, n.resolver.addresses(), n.log); err != nil {
@@ -161,6 +170,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	for _, a := range n.attached {
 		a.reserved = n.reserveAgain(a.Attachment)
 	}
+	n.reserveKept(o.Kept)
 	n.filter = newFilter(n.bridge, o)
 	if err := n.filter.openARP(); errors.Is(err, unix.EOPNOTSUPP) {
 		n.log.Warn().Err(err).Msg("the kernel does not filter ARP (CONFIG_NF_TABLES_ARP): " +
@@ -202,7 +212,7 @@ func (n *Network) forgetEarlierFlows(inUse []Attachment) error {
 // start begins to follow changes of the host and to make namespaces.
 func (n *Network) start() error {
 	ctx, stop := context.WithCancel(context.Background())
-	n.stop = stop
+	n.stop, n.serving = stop, ctx
 	if err := n.follow(ctx); err != nil {
 		stop()
 		n.running.Wait()
@@ -272,6 +282,9 @@ func (n *Network) release() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, a := range n.attached {
+		a.close()
+	}
+	for _, a := range n.kept {
 		a.close()
 	}
 	removed := false

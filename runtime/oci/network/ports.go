@@ -13,10 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve finds a free port of the host for each of these ports, and keeps other processes from
-// taking it: a socket is bound to it that never listens.
+// reserve finds a free port of the host for each of these ports that has none yet, and keeps other
+// processes from taking it: a socket is bound to it that listens only while the container does not
+// run, see [Network.Hold].
 func (a *attached) reserve(ports []int, published *othersPorts) error {
-	a.Ports = make(map[int]int, len(ports))
+	if a.Ports == nil {
+		a.Ports = make(map[int]int, len(ports))
+	}
 	if len(ports) == 0 {
 		return nil
 	}
@@ -26,7 +29,6 @@ func (a *attached) reserve(ports []int, published *othersPorts) error {
 	}
 	for _, port := range ports {
 		if port < 1 || port > 65535 {
-			a.close()
 			return fmt.Errorf("ports: %d is not 1 to 65535", port)
 		}
 		if _, ok := a.Ports[port]; ok {
@@ -34,11 +36,9 @@ func (a *attached) reserve(ports []int, published *othersPorts) error {
 		}
 		socket, hostPort, err := bindFree(a.Publish, others, hostPorts())
 		if err != nil {
-			a.close()
 			return fmt.Errorf("publish port %d: %w", port, err)
 		}
-		a.reserved = append(a.reserved, socket)
-		a.Ports[port] = hostPort
+		a.reserved[port], a.Ports[port] = socket, hostPort
 	}
 	return nil
 }
@@ -183,22 +183,52 @@ func decodeBound(key []byte) (publication, bool) {
 
 // reserveAgain reserves the ports of a container that runs. A port that another process has taken
 // meanwhile stays published.
-func (n *Network) reserveAgain(a Attachment) []int {
-	var sockets []int
+func (n *Network) reserveAgain(a Attachment) map[int]int {
+	sockets := map[int]int{}
 	for port, hostPort := range a.Ports {
-		socket, err := bind(a.Publish, hostPort)
+		socket, err := bindAgain(a.Publish, hostPort)
 		if err != nil {
 			n.log.Warn().Err(err).Str("container_id", a.Container).Int("port", port).
 				Msg("cannot reserve a published port of a running container: another process listens on it")
 			continue
 		}
-		sockets = append(sockets, socket)
+		sockets[port] = socket
 	}
 	return sockets
 }
 
+// reserveKept reserves the ports of containers that are not attached. One whose port another
+// process has taken meanwhile gets another one.
+func (n *Network) reserveKept(all []Attachment) {
+	for _, a := range all {
+		kept := newAttached(Attachment{Container: a.Container, Publish: a.Publish, Ports: map[int]int{}})
+		for port, hostPort := range a.Ports {
+			socket, err := bindAgain(a.Publish, hostPort)
+			if err != nil {
+				n.log.Warn().Err(err).Str("container_id", a.Container).Int("port", port).
+					Msg("cannot keep the published port of a container that is stopped: it gets another one when it is started")
+				continue
+			}
+			kept.reserved[port], kept.Ports[port] = socket, hostPort
+		}
+		if len(kept.reserved) > 0 {
+			n.kept[a.Container] = kept
+		}
+	}
+}
+
 // bind returns a socket bound to the TCP port of the host.
 func bind(publish netip.Addr, port int) (socket int, err error) {
+	return bindSocket(publish, port, false)
+}
+
+// bindAgain is bind for a port that an earlier process had. Connections that it has accepted there,
+// and that have not ended as a whole, do not matter.
+func bindAgain(publish netip.Addr, port int) (socket int, err error) {
+	return bindSocket(publish, port, true)
+}
+
+func bindSocket(publish netip.Addr, port int, again bool) (socket int, err error) {
 	socket, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
@@ -207,7 +237,16 @@ func bind(publish netip.Addr, port int) (socket int, err error) {
 	if publish.IsValid() {
 		address.Addr = publish.As4()
 	}
-	if err = unix.Bind(socket, address); err == nil {
+	if again {
+		err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	}
+	if err == nil {
+		err = unix.Bind(socket, address)
+	}
+	if err == nil && again { // else another socket with the option could listen there
+		err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
+	}
+	if err == nil {
 		return socket, nil
 	}
 	_ = unix.Close(socket)

@@ -20,10 +20,12 @@ func (n *Network) Sandboxed(address netip.AddrPort, listed bool) bool {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, a := range n.attached {
-		for _, published := range a.Ports {
-			if published == port {
-				return true
+	for _, all := range []map[string]*attached{n.attached, n.kept} {
+		for _, a := range all {
+			for _, published := range a.Ports {
+				if published == port {
+					return true
+				}
 			}
 		}
 	}

@@ -5,9 +5,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -78,6 +80,7 @@ func testSleep(t *testing.T, b Backend) {
 	t.Run("killed service", func(t *testing.T) { testSleepSurvivesKill(t, s, user, id) })
 	if b.Hibernates {
 		t.Run("hibernated", func(t *testing.T) { testHibernated(t, s, s.As(t, userKey)) })
+		t.Run("published port", func(t *testing.T) { testPortWakes(t, s, s.As(t, userKey)) })
 	}
 	excused := []string{"getHolds 400"} // there is nothing in it that could be refused but parameters
 	for _, operation := range sleepOperations {
@@ -275,18 +278,7 @@ func testHibernated(t *testing.T, s *Service, c *Client) {
 	r.Lifecycle = &lifecycle.SandboxLifecycle{OnIdle: new("hibernate"), IdleSeconds: new(0.2), HibernateSeconds: new(1.0)}
 	id := c.Create(t, r)
 	through := func() *Box { return ExecdThroughTheService(t, c.Inside(t, id, DaemonPort)) }
-	awaitDisk := func() {
-		t.Helper()
-		want := "HIBERNATED_FILES"
-		if s.backend.OwnKernel {
-			want = "HIBERNATED"
-		}
-		var last lifecycle.SandboxStatus
-		wait.Until(t, "the sandbox is on the disk", func() bool {
-			last = c.Get(t, id).Status
-			return last.State == "Paused" && last.Reason == want
-		}, func() any { return last })
-	}
+	awaitDisk := func() { t.Helper(); c.awaitDisk(t, id, s.backend) }
 	awaitDisk()
 	through().Want(t, "echo files > /root/state; echo memory > /dev/shm/state", "")
 	awaitDisk()
@@ -307,6 +299,66 @@ func testHibernated(t *testing.T, s *Service, c *Client) {
 	awaitDisk()
 	c.Resume(t, id)
 	c.Enter(t, id).Want(t, "cat /root/state", "files\n")
+	c.Delete(t, id)
+}
+
+// awaitDisk waits until the sandbox is on the disk.
+func (c *Client) awaitDisk(t *testing.T, id string, b Backend) {
+	t.Helper()
+	want := "HIBERNATED_FILES"
+	if b.OwnKernel {
+		want = "HIBERNATED"
+	}
+	var last lifecycle.SandboxStatus
+	wait.Until(t, "the sandbox is on the disk", func() bool {
+		last = c.Get(t, id).Status
+		return last.State == "Paused" && last.Reason == want
+	}, func() any { return last })
+}
+
+// testPortWakes: a sandbox that is on the disk keeps its published port, also in a service that was
+// killed since. Requests to it wait until the sandbox runs, unless they do not wake it.
+func testPortWakes(t *testing.T, s *Service, c *Client) {
+	r := c.Idle()
+	r.Lifecycle = &lifecycle.SandboxLifecycle{OnIdle: new("hibernate"), IdleSeconds: new(0.2), HibernateSeconds: new(1.0)}
+	id := c.Create(t, r)
+	c.awaitDisk(t, id, s.backend)
+	endpoint, err := Decode[lifecycle.Endpoint](c.Send(t, http.MethodGet, fmt.Sprintf("/v1/sandboxes/%s/endpoints/%d?wake=true", id, DaemonPort), ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.awaitDisk(t, id, s.backend)
+	EnterAt(t, endpoint).Want(t, "echo files > /root/state", "")
+	c.awaitDisk(t, id, s.backend)
+	var all sync.WaitGroup
+	for range 20 {
+		box := EnterAt(t, endpoint)
+		all.Go(func() {
+			answer, err := box.Client.GetMetricsWithResponse(t.Context(), nil)
+			if err != nil || answer.StatusCode() != http.StatusOK {
+				t.Errorf("a request among 20 to a sandbox on the disk: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	c.awaitDisk(t, id, s.backend)
+	s.Kill()
+	s.Boot(t)
+	c = s.As(t, c.Key)
+	published, _, _ := strings.Cut(endpoint.Endpoint, "/")
+	wait.Until(t, "the next service listens at the published port", func() bool {
+		conn, err := net.DialTimeout("tcp", published, wait.Patience())
+		return err == nil && conn.Close() == nil
+	})
+	EnterAt(t, endpoint).Want(t, "cat /root/state", "files\n")
+	c.lifecycle(t, id, `{"autoResume":false}`)
+	c.awaitDisk(t, id, s.backend)
+	if conn, err := net.DialTimeout("tcp", published, wait.Patience()); err == nil {
+		t.Error("a sandbox on the disk that requests do not wake takes a connection", conn.Close())
+	}
+	c.awaitDisk(t, id, s.backend)
+	c.Resume(t, id)
+	EnterAt(t, endpoint).Want(t, "cat /root/state", "files\n")
 	c.Delete(t, id)
 }
 

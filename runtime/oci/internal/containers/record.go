@@ -28,12 +28,12 @@ type Record struct {
 	// Source identifies what the container writes to: another one is made at each start that does
 	// not go on with the files of an earlier one.
 	Source string `json:",omitempty"`
-	// Fresh is set while a container that is Stopped begins with no files but those of Base, because
-	// it was rolled back.
+	// Fresh is set while a container that is Stopped begins with no files but those of Base,
+	// because it was rolled back.
 	Fresh bool `json:",omitempty"`
 	// Restore is the snapshot, of Base, whose processes the next start gives the container; empty
-	// for a start of its program. Restored is set while it has those of a snapshot, and RestoreError
-	// is why it does not, although it was rolled back to them.
+	// for a start of its program. Restored is set while it has those of a snapshot, and
+	// RestoreError is why it does not, although it was rolled back to them.
 	Restore      string `json:",omitempty"`
 	Restored     bool   `json:",omitempty"`
 	RestoreError string `json:",omitempty"`
@@ -43,6 +43,9 @@ type Record struct {
 	Memory *snapshots.Memory `json:",omitempty"`
 	// Run is what a start makes, or has made, at the kernel; nil when nothing of it is left.
 	Run *Run `json:",omitempty"`
+	// Published is what the last start has published, without an address: the next one publishes
+	// the same ports of the host where no other process has them.
+	Published *network.Attachment `json:",omitempty"`
 	// StartError is why the last start failed.
 	StartError string `json:",omitempty"`
 	// Stopped is set while its processes are gone and its files are kept: the next start uses these

@@ -391,8 +391,8 @@ class Error:
     code: str
     """The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
     `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `KEY_NOT_FOUND`, `SNAPSHOT_NOT_FOUND`,
-    `IMAGE_PULL_ERROR`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
-    `SERVICE_UNAVAILABLE`. More may be added.
+    `IMAGE_PULL_ERROR`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED`,
+    `SANDBOX_NOT_ANSWERING` or `SERVICE_UNAVAILABLE`. More may be added.
     """
     detail: str
     """The same text as `message`."""
