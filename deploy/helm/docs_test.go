@@ -75,8 +75,8 @@ func TestDocumentedResources(t *testing.T) {
 			kubectl(t, block, "-n", "sandboxes", "apply", "--dry-run=server", "--validate=strict", "-f", "-")
 		}
 	}
-	if resources != 4 {
-		t.Errorf("%d resources are found, not the batch, the two Pools and the batch with tasks of docs/kubernetes-resources.md", resources)
+	if resources != 5 {
+		t.Errorf("%d resources are found, not the batch, the one that sleeps, the two Pools and the batch with tasks of docs/kubernetes-resources.md", resources)
 	}
 }
 

@@ -301,7 +301,7 @@ func successes(t *testing.T, d *daemon) {
 	body(t, response, err)
 	response, err = d.client.ListCommands(ctx, nil)
 	body(t, response, err)
-	empty(d.client.Thaw(ctx)) // nothing is frozen
+	empty(d.client.Thaw(ctx, nil)) // nothing is frozen
 	empty(d.client.MakeDirectories(ctx, gen.PermissionByPath{path("a/b"): {Mode: new(gen.FileMode(750))}}))
 	empty(d.client.UploadFilesWithBody(ctx, nil, formType["Content-Type"], strings.NewReader(upload(path("a/f.txt"), "one two one"))))
 	empty(d.client.ReplaceInFiles(ctx, gen.ReplacementByPath{path("a/f.txt"): {Old: "one", New: "three"}}))

@@ -67,7 +67,7 @@ type Options struct {
 // New returns the HTTP server of execd.
 func New(options Options) (*serve.Server, error) {
 	if options.Holds == nil {
-		options.Holds = holds.New(holds.Options{})
+		options.Holds = holds.New(holds.Options{Processes: options.Freezer})
 	}
 	server, err := serve.New(serve.Options{
 		Rules:        rules.Execd(),
@@ -162,7 +162,9 @@ func problem(err error) (serve.Problem, bool) {
 		return serve.Problem{Status: http.StatusForbidden, Code: "FORBIDDEN", Message: err.Error()}, true
 	case errors.Is(err, command.ErrConflict):
 		return serve.Problem{Status: http.StatusConflict, Code: "CONFLICT", Message: err.Error()}, true
-	case errors.Is(err, freeze.ErrFrozen):
+	case errors.Is(err, holds.ErrBusy):
+		return serve.Problem{Status: http.StatusConflict, Code: "NOT_IDLE", Message: err.Error()}, true
+	case errors.Is(err, freeze.ErrFrozen), errors.Is(err, holds.ErrPaused):
 		return serve.Problem{Status: http.StatusConflict, Code: "FROZEN", Message: err.Error()}, true
 	case atProcessLimit(err):
 		return serve.Problem{Status: http.StatusServiceUnavailable, Code: "SERVICE_UNAVAILABLE",

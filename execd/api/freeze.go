@@ -2,20 +2,33 @@ package api
 
 import (
 	"context"
+	"time"
 
 	"sandbox.internal/execd/internal/freeze"
+	"sandbox.internal/execd/internal/holds"
 	gen "sandbox.internal/gen/execd"
 )
 
-func (h *handlers) Freeze(ctx context.Context, _ gen.FreezeRequestObject) (gen.FreezeResponseObject, error) {
-	if err := h.freezer.Freeze(ctx); err != nil {
+func (h *handlers) Freeze(ctx context.Context, request gen.FreezeRequestObject) (gen.FreezeResponseObject, error) {
+	idle, wake := request.Params.IdleMilliseconds, request.Params.Wake
+	var err error
+	if idle == nil && wake == nil {
+		err = h.holds.Pause(ctx)
+	} else {
+		condition := holds.Condition{Idle: -1, Wakes: value(wake)}
+		if idle != nil {
+			condition.Idle = time.Duration(*idle) * time.Millisecond
+		}
+		err = h.holds.Sleep(ctx, condition)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return gen.Freeze200JSONResponse{}, nil
 }
 
-func (h *handlers) Thaw(context.Context, gen.ThawRequestObject) (gen.ThawResponseObject, error) {
-	if err := h.freezer.Thaw(); err != nil {
+func (h *handlers) Thaw(_ context.Context, request gen.ThawRequestObject) (gen.ThawResponseObject, error) {
+	if err := h.holds.Thaw(value(request.Params.OnlyAsleep)); err != nil {
 		return nil, err
 	}
 	return gen.Thaw200JSONResponse{}, nil

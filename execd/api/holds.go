@@ -41,6 +41,7 @@ func holding(registry *holds.Registry, authenticate func(*http.Request) (any, er
 		}
 		if hold := begin(registry, r); hold != nil {
 			serve.After(r.Context(), hold.End)
+			hold.AwaitAwake(r.Context())
 		} else {
 			listen.Disregard(r.Context())
 		}
@@ -99,7 +100,11 @@ func (h *handlers) KeepAwake(_ context.Context, request gen.KeepAwakeRequestObje
 }
 
 func (h *handlers) WatchIdle(ctx context.Context, request gen.WatchIdleRequestObject) (gen.WatchIdleResponseObject, error) {
-	watch, err := h.holds.Watch(time.Duration(request.Params.IdleMilliseconds) * time.Millisecond)
+	begin := h.holds.Watch
+	if value(request.Params.Sleep) {
+		begin = h.holds.WatchSleep
+	}
+	watch, err := begin(time.Duration(request.Params.IdleMilliseconds) * time.Millisecond)
 	if err != nil {
 		return nil, err
 	}
@@ -126,10 +131,10 @@ func (s idleStream) VisitWatchIdleResponse(w http.ResponseWriter) error {
 		if err != nil {
 			return err
 		}
-		if e.Idle || e.Busy != "" {
-			out.Data(data)
-		} else {
+		if e == (holds.Event{}) {
 			out.Ping()
+		} else {
+			out.Data(data)
 		}
 		return out.Flush()
 	})
@@ -142,8 +147,13 @@ func (s idleStream) VisitWatchIdleResponse(w http.ResponseWriter) error {
 }
 
 func toIdleEvent(e holds.Event) gen.IdleEvent {
-	if e.Idle {
+	switch {
+	case e.Idle:
 		return gen.IdleEvent{Type: gen.IdleEventTypeIdle, WakeAt: timeOrNone(e.WakeAt)}
+	case e.Asleep:
+		return gen.IdleEvent{Type: gen.IdleEventTypeAsleep, Since: timeOrNone(e.Since), Wake: new(e.Wakes)}
+	case e.Awake:
+		return gen.IdleEvent{Type: gen.IdleEventTypeAwake}
 	}
 	return gen.IdleEvent{Type: gen.IdleEventTypeBusy, Kind: new(gen.HoldKind(e.Busy))}
 }

@@ -56,6 +56,9 @@ func idleRefusals(t *testing.T, d *daemon, transport *conform.Transport) []answe
 		refused("keepAwake", "POST /holds", `{"seconds":1}`, "kept awake"),
 		refused("keepAwake", "POST /holds", `{"wakeAfterSeconds":1}`, "woken"),
 		refused("watchIdle", "GET /idle/watch?idleMilliseconds=10", "", "streams"),
+		bad("freeze", "a short time", "POST /freeze?idleMilliseconds=9", "", "query parameter idleMilliseconds", "at least 10"),
+		{on: full, operation: "freeze", name: "not idle", target: "POST /freeze?idleMilliseconds=10&wake=true", status: 409,
+			code: "NOT_IDLE", says: []string{"GET /holds"}},
 	}
 }
 

@@ -102,7 +102,7 @@ func NewOn(machine Machine, settings config.Settings, logger zerolog.Logger) (*A
 		machine.Used = sampler.OpenProcessorTime().Used
 	}
 	arrivals := listen.NewArrivals()
-	awake := holds.New(holds.Options{Used: machine.Used, Arriving: arrivals.Pending})
+	awake := holds.New(holds.Options{Used: machine.Used, Arriving: arrivals.Pending, Processes: freezer})
 	kills := oomkill.New(metrics.OpenOOMKills(metrics.Options{}).Count)
 	commands := command.New(command.Options{
 		Dir:          dir,
@@ -162,7 +162,12 @@ func (a *App) Run(ctx context.Context) error {
 		a.logger.Warn().Msg("no access token is set: anyone who reaches this port may run commands")
 	}
 	a.logger.Info().Str("address", a.Addr()).Msg("execd listens")
-	if a.freezer.Frozen() { // by a daemon that did not live to finish it, perhaps
+	if a.freezer.Asleep() { // what it was to be woken by has ended with the daemon before
+		a.logger.Info().Msg("the sandbox is asleep, and is woken")
+		if err := a.freezer.Thaw(); err != nil {
+			a.logger.Error().Err(err).Msg("cannot wake the sandbox")
+		}
+	} else if a.freezer.Frozen() { // by a daemon that did not live to finish it, perhaps
 		a.logger.Info().Msg("the sandbox is frozen")
 		if err := a.freezer.Freeze(ctx); err != nil {
 			a.logger.Error().Err(err).Msg("not every process of the frozen sandbox is stopped")

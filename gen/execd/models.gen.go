@@ -170,13 +170,19 @@ func (e HoldKind) Valid() bool {
 
 // Defines values for IdleEventType.
 const (
-	IdleEventTypeBusy IdleEventType = "busy"
-	IdleEventTypeIdle IdleEventType = "idle"
+	IdleEventTypeAsleep IdleEventType = "asleep"
+	IdleEventTypeAwake  IdleEventType = "awake"
+	IdleEventTypeBusy   IdleEventType = "busy"
+	IdleEventTypeIdle   IdleEventType = "idle"
 )
 
 // Valid indicates whether the value is a known member of the IdleEventType enum.
 func (e IdleEventType) Valid() bool {
 	switch e {
+	case IdleEventTypeAsleep:
+		return true
+	case IdleEventTypeAwake:
+		return true
 	case IdleEventTypeBusy:
 		return true
 	case IdleEventTypeIdle:
@@ -647,7 +653,7 @@ type Envs map[string]string
 type Error struct {
 	// Code The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`,
 	// `FORBIDDEN`, `FILE_NOT_FOUND` (no such file or directory), `NOT_FOUND` (no such
-	// command, cell, context or terminal), `CONFLICT`, `FROZEN`, `REQUEST_TOO_LARGE`,
+	// command, cell, context or terminal), `CONFLICT`, `FROZEN`, `NOT_IDLE`, `REQUEST_TOO_LARGE`,
 	// `RANGE_NOT_SATISFIABLE`, `RUNTIME_ERROR`, `SERVICE_UNAVAILABLE` or
 	// `INSUFFICIENT_STORAGE`. More may be added.
 	//
@@ -893,10 +899,21 @@ type IdleEvent struct {
 	// Example: command
 	Kind *HoldKind `json:"kind,omitempty"`
 
+	// Since Since when the sandbox sleeps, RFC 3339; in an `asleep`.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	Since *time.Time `json:"since,omitempty"`
+
 	// Type `idle`: nothing has kept the sandbox awake for the time. `busy`: something does now.
+	// With `sleep=true` also `asleep`: the sandbox sleeps. `awake`: it does not.
 	//
 	// Example: busy
 	Type IdleEventType `json:"type"`
+
+	// Wake Whether requests wake the sandbox; in an `asleep`.
+	//
+	// Example: true
+	Wake *bool `json:"wake,omitempty"`
 
 	// WakeAt When the sandbox is to be woken if it sleeps, RFC 3339; in an `idle`, absent without a time.
 	//
@@ -905,6 +922,7 @@ type IdleEvent struct {
 }
 
 // IdleEventType `idle`: nothing has kept the sandbox awake for the time. `busy`: something does now.
+// With `sleep=true` also `asleep`: the sandbox sleeps. `awake`: it does not.
 //
 // Example: busy
 type IdleEventType string
@@ -1524,6 +1542,9 @@ type FrozenOrConflict = Error
 // InsufficientStorage Why a request was not fulfilled.
 type InsufficientStorage = Error
 
+// NotAsleep Why a request was not fulfilled.
+type NotAsleep = Error
+
 // NotFound Why a request was not fulfilled.
 type NotFound = Error
 
@@ -1745,8 +1766,20 @@ type WatchFilesParams struct {
 	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
 }
 
+// FreezeParams defines parameters for Freeze.
+type FreezeParams struct {
+	// IdleMilliseconds For how long nothing must have kept the sandbox awake.
+	IdleMilliseconds *int64 `form:"idleMilliseconds,omitempty" json:"idleMilliseconds,omitempty"`
+
+	// Wake Whether requests wake the sandbox.
+	Wake *bool `form:"wake,omitempty" json:"wake,omitempty"`
+}
+
 // WatchIdleParams defines parameters for WatchIdle.
 type WatchIdleParams struct {
+	// Sleep Whether to report as well whether the sandbox sleeps.
+	Sleep *bool `form:"sleep,omitempty" json:"sleep,omitempty"`
+
 	// IdleMilliseconds For how long nothing may have kept the sandbox awake.
 	IdleMilliseconds int64 `form:"idleMilliseconds" json:"idleMilliseconds"`
 }
@@ -1778,6 +1811,12 @@ type StartTerminalParams struct {
 	// answers 409 and does nothing: the daemon before it may have taken the request, and
 	// what that started may run on. Without an Idempotency-Key the header has no meaning.
 	IdempotencyAge *IdempotencyAge `json:"Idempotency-Age,omitempty"`
+}
+
+// ThawParams defines parameters for Thaw.
+type ThawParams struct {
+	// OnlyAsleep Whether a sandbox that is paused, and does not sleep, stays so.
+	OnlyAsleep *bool `form:"onlyAsleep,omitempty" json:"onlyAsleep,omitempty"`
 }
 
 // ClaimJSONRequestBody defines body for Claim for application/json ContentType.

@@ -110,7 +110,7 @@ type ServerInterface interface {
 	WatchFiles(ctx echo.Context, params WatchFilesParams) error
 	// Freeze Stop all processes of the sandbox
 	// (POST /freeze)
-	Freeze(ctx echo.Context) error
+	Freeze(ctx echo.Context, params FreezeParams) error
 	// GetHolds List what keeps the sandbox awake
 	// (GET /holds)
 	GetHolds(ctx echo.Context) error
@@ -149,7 +149,7 @@ type ServerInterface interface {
 	AttachTerminal(ctx echo.Context, id TerminalID) error
 	// Thaw Let the processes of the sandbox go on
 	// (POST /thaw)
-	Thaw(ctx echo.Context) error
+	Thaw(ctx echo.Context, params ThawParams) error
 }
 
 // ServerInterfaceWrapper converts echo contexts to parameters.
@@ -901,8 +901,24 @@ func (w *ServerInterfaceWrapper) WatchFiles(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) Freeze(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params FreezeParams
+	// ------------- Optional query parameter "idleMilliseconds" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "idleMilliseconds", ctx.QueryParams(), &params.IdleMilliseconds, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter idleMilliseconds: %s", err))
+	}
+
+	// ------------- Optional query parameter "wake" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wake", ctx.QueryParams(), &params.Wake, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter wake: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.Freeze(ctx)
+	err = w.Handler.Freeze(ctx, params)
 	return err
 }
 
@@ -930,6 +946,13 @@ func (w *ServerInterfaceWrapper) WatchIdle(ctx echo.Context) error {
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params WatchIdleParams
+	// ------------- Optional query parameter "sleep" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "sleep", ctx.QueryParams(), &params.Sleep, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sleep: %s", err))
+	}
+
 	// ------------- Required query parameter "idleMilliseconds" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, true, "idleMilliseconds", ctx.QueryParams(), &params.IdleMilliseconds, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
@@ -1112,8 +1135,17 @@ func (w *ServerInterfaceWrapper) AttachTerminal(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) Thaw(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ThawParams
+	// ------------- Optional query parameter "onlyAsleep" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "onlyAsleep", ctx.QueryParams(), &params.OnlyAsleep, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter onlyAsleep: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.Thaw(ctx)
+	err = w.Handler.Thaw(ctx, params)
 	return err
 }
 
@@ -1226,6 +1258,8 @@ type FrozenJSONResponse Error
 type FrozenOrConflictJSONResponse Error
 
 type InsufficientStorageJSONResponse Error
+
+type NotAsleepJSONResponse Error
 
 type NotFoundJSONResponse Error
 
@@ -4815,6 +4849,7 @@ func (response WatchFiles503JSONResponse) VisitWatchFilesResponse(w http.Respons
 }
 
 type FreezeRequestObject struct {
+	Params FreezeParams
 }
 
 type FreezeResponseObject interface {
@@ -4859,6 +4894,20 @@ func (response Freeze401JSONResponse) VisitFreezeResponse(w http.ResponseWriter)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Freeze409JSONResponse struct{ NotAsleepJSONResponse }
+
+func (response Freeze409JSONResponse) VisitFreezeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -5969,6 +6018,7 @@ func (response AttachTerminal503JSONResponse) VisitAttachTerminalResponse(w http
 }
 
 type ThawRequestObject struct {
+	Params ThawParams
 }
 
 type ThawResponseObject interface {
@@ -7132,8 +7182,10 @@ func (sh *strictHandler) WatchFiles(ctx echo.Context, params WatchFilesParams) e
 }
 
 // Freeze operation middleware
-func (sh *strictHandler) Freeze(ctx echo.Context) error {
+func (sh *strictHandler) Freeze(ctx echo.Context, params FreezeParams) error {
 	var request FreezeRequestObject
+
+	request.Params = params
 
 	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
 		return sh.ssi.Freeze(ctx.Request().Context(), request.(FreezeRequestObject))
@@ -7491,8 +7543,10 @@ func (sh *strictHandler) AttachTerminal(ctx echo.Context, id TerminalID) error {
 }
 
 // Thaw operation middleware
-func (sh *strictHandler) Thaw(ctx echo.Context) error {
+func (sh *strictHandler) Thaw(ctx echo.Context, params ThawParams) error {
 	var request ThawRequestObject
+
+	request.Params = params
 
 	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
 		return sh.ssi.Thaw(ctx.Request().Context(), request.(ThawRequestObject))

@@ -173,7 +173,10 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 		{Name: "path", In: "query", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "recursive", In: "query", Schema: &Schema{Type: "boolean"}},
 	}},
-	{ID: "freeze"},
+	{ID: "freeze", Parameters: []*Parameter{
+		{Name: "idleMilliseconds", In: "query", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true, Value: 10}, Maximum: Bound{Set: true, Value: 3.1536e+10}}},
+		{Name: "wake", In: "query", Schema: &Schema{Type: "boolean"}},
+	}},
 	{ID: "getHolds"},
 	{ID: "keepAwake", Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
@@ -183,6 +186,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 		}, Closed: true}},
 	}}},
 	{ID: "watchIdle", Streams: true, Parameters: []*Parameter{
+		{Name: "sleep", In: "query", Schema: &Schema{Type: "boolean"}},
 		{Name: "idleMilliseconds", In: "query", Required: true, Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true, Value: 10}, Maximum: Bound{Set: true, Value: 3.1536e+10}}},
 	}},
 	{ID: "getMetrics", Parameters: []*Parameter{
@@ -222,5 +226,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 	{ID: "attachTerminal", Parameters: []*Parameter{
 		{Name: "id", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 	}},
-	{ID: "thaw"},
+	{ID: "thaw", Parameters: []*Parameter{
+		{Name: "onlyAsleep", In: "query", Schema: &Schema{Type: "boolean"}},
+	}},
 }}

@@ -13,7 +13,7 @@ import (
 
 // noSleeper is the error where the backend lets no sandbox fall asleep.
 func noSleeper() *lifecycle.Error {
-	return lifecycle.Unsupportedf("lifecycle: on a cluster no sandbox falls asleep or ends but by its timeout: the service is not beside it to see its rest and the first packet to it")
+	return lifecycle.Unsupportedf("lifecycle: this service lets no sandbox fall asleep, and none ends but by its timeout")
 }
 
 // UpdateLifecycle implements the generated interface.

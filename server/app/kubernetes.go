@@ -21,6 +21,7 @@ func (a *App) prepareCluster(cfg config.Config, measured *metrics.Metrics) (star
 		if err != nil {
 			return nil, err
 		}
+		a.sleeper = started
 		return started, nil
 	}
 }

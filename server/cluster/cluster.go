@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -119,6 +120,7 @@ type Cluster struct {
 	connection *view.Connection
 	api        client.Client
 	pods       kubernetes.Interface
+	daemons    *http.Client
 	canResize  atomic.Bool // it was found that the cluster resizes pods in place
 
 	ctx    context.Context // ends with Close
@@ -164,7 +166,7 @@ func connect(options Options) (*Cluster, error) {
 	c := &Cluster{
 		Options: options, quota: lifecycle.Quota{Total: options.MaxSandboxes},
 		ended:      lifecycle.NewEnded[string](cmp.Or(options.EndedBudget, endedBudget)),
-		connection: connection, api: connection.API, pods: pods, announcer: announcer{replica: uuid.NewString()},
+		connection: connection, api: connection.API, pods: pods, daemons: newDaemons(), announcer: announcer{replica: uuid.NewString()},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.view = view.New(view.Options{

@@ -35,6 +35,9 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if err := spec.Validate(); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
+	if err := checkLifecycle(spec.Lifecycle); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
 	if spec.ImageEntrypoint {
 		return lifecycle.Sandbox{}, lifecycle.Invalidf(
 			"imageEntrypoint: must not be true on Kubernetes, where execd starts the entrypoint and the image's is not known: give the entrypoint")
@@ -256,10 +259,13 @@ func (c *Cluster) newBatch(ctx context.Context, id string, spec lifecycle.Spec, 
 	err = errors.Join(
 		view.Annotate(b, view.AnnotationRecord, view.Record{
 			Owner: options.Owner, Image: spec.Image, Entrypoint: spec.Entrypoint, CreatedAt: now, Extensions: spec.Extensions, Digest: digest,
-			RuntimeClass: spec.RuntimeClass, Resources: spec.Resources,
+			RuntimeClass: spec.RuntimeClass, Resources: spec.Resources, Lives: spec.Timeout,
 		}),
 		view.Annotate(b, view.AnnotationMetadata, spec.Metadata),
 	)
+	if spec.Lifecycle != nil {
+		err = errors.Join(err, setLifecycle(b, *spec.Lifecycle, spec.Timeout, options.Bounds.MaxTimeout))
+	}
 	if spec.NetworkPolicy != nil {
 		err = errors.Join(err, view.Annotate(b, view.AnnotationPolicy, spec.NetworkPolicy))
 	}

@@ -173,20 +173,34 @@ func (c *Cluster) Delete(ctx context.Context, id string) error {
 	return err
 }
 
-// Pause implements lifecycle.Backend.
+// Pause implements lifecycle.Backend. A sandbox that sleeps is paused from then on: requests do not
+// wake it.
 func (c *Cluster) Pause(ctx context.Context, id string) error {
-	return c.toggle(ctx, id, "pause", lifecycle.StateRunning, true)
+	return c.toggle(ctx, id, true, func(sandbox *lifecycle.Sandbox) error {
+		if sandbox.Status.State == lifecycle.StateRunning || sandbox.Sleeps() || isWoken(sandbox) {
+			return nil
+		}
+		return sandbox.Status.State.Conflict("pause", lifecycle.StateRunning)
+	})
 }
 
 // Resume implements lifecycle.Backend.
 func (c *Cluster) Resume(ctx context.Context, id string) error {
-	return c.toggle(ctx, id, "resume", lifecycle.StatePaused, false)
+	if woken, err := c.resumeAsleep(ctx, id); woken || err != nil {
+		return err
+	}
+	return c.toggle(ctx, id, false, func(sandbox *lifecycle.Sandbox) error {
+		if sandbox.Status.State == lifecycle.StatePaused {
+			return nil
+		}
+		return sandbox.Status.State.Conflict("resume", lifecycle.StatePaused)
+	})
 }
 
-func (c *Cluster) toggle(ctx context.Context, id, action string, from lifecycle.State, pause bool) error {
+func (c *Cluster) toggle(ctx context.Context, id string, pause bool, check func(*lifecycle.Sandbox) error) error {
 	e, err := c.change(ctx, id, func(e *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
-		if state := e.Sandbox.Status.State; state != from {
-			return false, state.Conflict(action, from)
+		if err := check(&e.Sandbox); err != nil {
+			return false, err
 		}
 		b.Spec.Pause = pause
 		b.Annotations[view.AnnotationAsked] = c.Clock().UTC().Format(time.RFC3339Nano)
@@ -210,6 +224,7 @@ func (c *Cluster) Renew(ctx context.Context, id string, expiresAt time.Time) (ti
 			return false, err
 		}
 		view.SetExpiry(b, expiresAt)
+		delete(b.Annotations, v1alpha1.AnnotationTimedOut)
 		return true, nil
 	})
 	return expiresAt, err

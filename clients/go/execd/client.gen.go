@@ -492,11 +492,21 @@ type ClientInterface interface {
 	// another process had stopped before stays stopped when the sandbox is thawed. Freezing a
 	// frozen sandbox stops what has come since.
 	//
+	// With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
+	// frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
+	// (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
+	// work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
+	// and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
+	// where that is less than a second away the sandbox is not idle. A request that comes while the
+	// processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
+	// takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
+	// it. One whose daemon is killed is thawed by the next daemon.
+	//
 	// Meanwhile operations that start or need a process are 409 `FROZEN`; files,
 	// metrics, logs and streams go on. The clock goes on too, for timeouts of commands.
 	//
 	// Corresponds with POST /freeze (the `Freeze` operationId).
-	Freeze(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+	Freeze(ctx context.Context, params *FreezeParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetHolds List what keeps the sandbox awake
 	//
@@ -552,6 +562,10 @@ type ClientInterface interface {
 	// second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
 	// `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
 	// sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+	//
+	// With `sleep=true` the stream begins with `asleep` or `awake`, and has one of them at each
+	// change: `asleep` once `POST /freeze` has let the sandbox fall asleep, `awake` once a hold,
+	// a time or `POST /thaw` has woken it, or a client has paused it. `idle` comes again then.
 	//
 	// Corresponds with GET /idle/watch (the `WatchIdle` operationId).
 	WatchIdle(ctx context.Context, params *WatchIdleParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -645,10 +659,11 @@ type ClientInterface interface {
 
 	// Thaw Let the processes of the sandbox go on
 	//
-	// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it does nothing.
+	// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it stops nothing and
+	// continues nothing; one that is about to fall asleep has to be idle for as long again.
 	//
 	// Corresponds with POST /thaw (the `Thaw` operationId).
-	Thaw(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+	Thaw(ctx context.Context, params *ThawParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // GetActivity List what clients have done
@@ -1433,12 +1448,22 @@ func (c *Client) WatchFiles(ctx context.Context, params *WatchFilesParams, reqEd
 // another process had stopped before stays stopped when the sandbox is thawed. Freezing a
 // frozen sandbox stops what has come since.
 //
+// With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
+// frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
+// (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
+// work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
+// and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
+// where that is less than a second away the sandbox is not idle. A request that comes while the
+// processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
+// takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
+// it. One whose daemon is killed is thawed by the next daemon.
+//
 // Meanwhile operations that start or need a process are 409 `FROZEN`; files,
 // metrics, logs and streams go on. The clock goes on too, for timeouts of commands.
 //
 // Corresponds with POST /freeze (the `Freeze` operationId).
-func (c *Client) Freeze(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewFreezeRequest(c.Server)
+func (c *Client) Freeze(ctx context.Context, params *FreezeParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewFreezeRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -1533,6 +1558,10 @@ func (c *Client) KeepAwake(ctx context.Context, body KeepAwakeJSONRequestBody, r
 // second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
 // `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
 // sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+//
+// With `sleep=true` the stream begins with `asleep` or `awake`, and has one of them at each
+// change: `asleep` once `POST /freeze` has let the sandbox fall asleep, `awake` once a hold,
+// a time or `POST /thaw` has woken it, or a client has paused it. `idle` comes again then.
 //
 // Corresponds with GET /idle/watch (the `WatchIdle` operationId).
 func (c *Client) WatchIdle(ctx context.Context, params *WatchIdleParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1736,11 +1765,12 @@ func (c *Client) AttachTerminal(ctx context.Context, id TerminalID, reqEditors .
 
 // Thaw Let the processes of the sandbox go on
 //
-// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it does nothing.
+// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it stops nothing and
+// continues nothing; one that is about to fall asleep has to be idle for as long again.
 //
 // Corresponds with POST /thaw (the `Thaw` operationId).
-func (c *Client) Thaw(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewThawRequest(c.Server)
+func (c *Client) Thaw(ctx context.Context, params *ThawParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewThawRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -3353,7 +3383,7 @@ func NewWatchFilesRequest(server string, params *WatchFilesParams) (*http.Reques
 }
 
 // NewFreezeRequest constructs an http.Request for the Freeze method
-func NewFreezeRequest(server string) (*http.Request, error) {
+func NewFreezeRequest(server string, params *FreezeParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -3369,6 +3399,45 @@ func NewFreezeRequest(server string) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.IdleMilliseconds != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "idleMilliseconds", *params.IdleMilliseconds, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Wake != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "wake", *params.Wake, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
@@ -3473,6 +3542,18 @@ func NewWatchIdleRequest(server string, params *WatchIdleParams) (*http.Request,
 		// styled parameters, preserving literal commas as delimiters
 		// per the OpenAPI spec (e.g. "color=blue,black,brown").
 		var rawQueryFragments []string
+
+		if params.Sleep != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "sleep", *params.Sleep, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
 
 		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "idleMilliseconds", params.IdleMilliseconds, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
 			return nil, err
@@ -3842,7 +3923,7 @@ func NewAttachTerminalRequest(server string, id TerminalID) (*http.Request, erro
 }
 
 // NewThawRequest constructs an http.Request for the Thaw method
-func NewThawRequest(server string) (*http.Request, error) {
+func NewThawRequest(server string, params *ThawParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -3858,6 +3939,33 @@ func NewThawRequest(server string) (*http.Request, error) {
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.OnlyAsleep != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "onlyAsleep", *params.OnlyAsleep, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
@@ -4354,13 +4462,23 @@ type ClientWithResponsesInterface interface {
 	// another process had stopped before stays stopped when the sandbox is thawed. Freezing a
 	// frozen sandbox stops what has come since.
 	//
+	// With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
+	// frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
+	// (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
+	// work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
+	// and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
+	// where that is less than a second away the sandbox is not idle. A request that comes while the
+	// processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
+	// takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
+	// it. One whose daemon is killed is thawed by the next daemon.
+	//
 	// Meanwhile operations that start or need a process are 409 `FROZEN`; files,
 	// metrics, logs and streams go on. The clock goes on too, for timeouts of commands.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /freeze (the `Freeze` operationId).
-	FreezeWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*FreezeResponse, error)
+	FreezeWithResponse(ctx context.Context, params *FreezeParams, reqEditors ...RequestEditorFn) (*FreezeResponse, error)
 
 	// GetHoldsWithResponse List what keeps the sandbox awake
 	//
@@ -4418,6 +4536,10 @@ type ClientWithResponsesInterface interface {
 	// second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
 	// `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
 	// sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+	//
+	// With `sleep=true` the stream begins with `asleep` or `awake`, and has one of them at each
+	// change: `asleep` once `POST /freeze` has let the sandbox fall asleep, `awake` once a hold,
+	// a time or `POST /thaw` has woken it, or a client has paused it. `idle` comes again then.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -4529,12 +4651,13 @@ type ClientWithResponsesInterface interface {
 
 	// ThawWithResponse Let the processes of the sandbox go on
 	//
-	// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it does nothing.
+	// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it stops nothing and
+	// continues nothing; one that is about to fall asleep has to be idle for as long again.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /thaw (the `Thaw` operationId).
-	ThawWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ThawResponse, error)
+	ThawWithResponse(ctx context.Context, params *ThawParams, reqEditors ...RequestEditorFn) (*ThawResponse, error)
 }
 
 type GetActivityResponse struct {
@@ -7084,6 +7207,8 @@ type FreezeResponse struct {
 	JSON400 *UnknownParameter
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *NotAsleep
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *RuntimeError
 	// JSON503 the response for an HTTP 503 `application/json` response
@@ -7103,6 +7228,11 @@ func (r FreezeResponse) GetJSON400() *UnknownParameter {
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
 func (r FreezeResponse) GetJSON401() *Unauthorized {
 	return r.JSON401
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r FreezeResponse) GetJSON409() *NotAsleep {
+	return r.JSON409
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
@@ -8725,14 +8855,24 @@ func (c *ClientWithResponses) WatchFilesWithResponse(ctx context.Context, params
 // another process had stopped before stays stopped when the sandbox is thawed. Freezing a
 // frozen sandbox stops what has come since.
 //
+// With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
+// frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
+// (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
+// work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
+// and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
+// where that is less than a second away the sandbox is not idle. A request that comes while the
+// processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
+// takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
+// it. One whose daemon is killed is thawed by the next daemon.
+//
 // Meanwhile operations that start or need a process are 409 `FROZEN`; files,
 // metrics, logs and streams go on. The clock goes on too, for timeouts of commands.
 //
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /freeze (the `Freeze` operationId).
-func (c *ClientWithResponses) FreezeWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*FreezeResponse, error) {
-	rsp, err := c.Freeze(ctx, reqEditors...)
+func (c *ClientWithResponses) FreezeWithResponse(ctx context.Context, params *FreezeParams, reqEditors ...RequestEditorFn) (*FreezeResponse, error) {
+	rsp, err := c.Freeze(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -8813,6 +8953,10 @@ func (c *ClientWithResponses) KeepAwakeWithResponse(ctx context.Context, body Ke
 // second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
 // `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
 // sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+//
+// With `sleep=true` the stream begins with `asleep` or `awake`, and has one of them at each
+// change: `asleep` once `POST /freeze` has let the sandbox fall asleep, `awake` once a hold,
+// a time or `POST /thaw` has woken it, or a client has paused it. `idle` comes again then.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -8990,13 +9134,14 @@ func (c *ClientWithResponses) AttachTerminalWithResponse(ctx context.Context, id
 
 // ThawWithResponse Let the processes of the sandbox go on
 //
-// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it does nothing.
+// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it stops nothing and
+// continues nothing; one that is about to fall asleep has to be idle for as long again.
 //
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /thaw (the `Thaw` operationId).
-func (c *ClientWithResponses) ThawWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ThawResponse, error) {
-	rsp, err := c.Thaw(ctx, reqEditors...)
+func (c *ClientWithResponses) ThawWithResponse(ctx context.Context, params *ThawParams, reqEditors ...RequestEditorFn) (*ThawResponse, error) {
+	rsp, err := c.Thaw(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -11200,6 +11345,13 @@ func ParseFreezeResponse(rsp *http.Response) (*FreezeResponse, error) {
 			return nil, err
 		}
 		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest NotAsleep
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest RuntimeError

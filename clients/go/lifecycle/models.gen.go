@@ -382,7 +382,8 @@ type CreateSandboxRequest struct {
 	// What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
 	// again.
 	//
-	// Answers have all fields. On a cluster the whole object is 501.
+	// Answers have all fields. On a cluster `hibernate` is 501. There the daemon in the sandbox wakes
+	// it, and what goes past the daemon does not, such as a packet to another port of the pod.
 	Lifecycle *SandboxLifecycle `json:"lifecycle,omitempty"`
 
 	// Metadata Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
@@ -1340,7 +1341,8 @@ type Sandbox struct {
 	// What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
 	// again.
 	//
-	// Answers have all fields. On a cluster the whole object is 501.
+	// Answers have all fields. On a cluster `hibernate` is 501. There the daemon in the sandbox wakes
+	// it, and what goes past the daemon does not, such as a packet to another port of the pod.
 	Lifecycle *SandboxLifecycle `json:"lifecycle,omitempty"`
 
 	// Limits The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
@@ -1423,7 +1425,8 @@ type SandboxEvent struct {
 	// What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
 	// again.
 	//
-	// Answers have all fields. On a cluster the whole object is 501.
+	// Answers have all fields. On a cluster `hibernate` is 501. There the daemon in the sandbox wakes
+	// it, and what goes past the daemon does not, such as a packet to another port of the pod.
 	Lifecycle *SandboxLifecycle `json:"lifecycle,omitempty"`
 
 	// Message The cause for people.
@@ -1535,7 +1538,8 @@ type SandboxEvent struct {
 // What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
 // again.
 //
-// Answers have all fields. On a cluster the whole object is 501.
+// Answers have all fields. On a cluster `hibernate` is 501. There the daemon in the sandbox wakes
+// it, and what goes past the daemon does not, such as a packet to another port of the pod.
 type SandboxLifecycle struct {
 	// AutoResume Whether requests wake the sandbox, and it wakes at the time that a program in it has
 	// asked for. Without it they do. When it is false nothing but a resume wakes it.

@@ -17,74 +17,118 @@ import (
 	"sandbox.internal/test/wait"
 )
 
-// TestFrozenAcrossDaemons: killing the daemon of a frozen sandbox does not thaw it; the next daemon
-// continues from the state of the last one.
-func TestFrozenAcrossDaemons(t *testing.T) {
-	t.Parallel()
-	ticks := filepath.Join(t.TempDir(), "ticks")
-	must(t, os.WriteFile(ticks, nil, 0o600))
-	command := alone(t, "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--access-token="+token, "--",
-		"/bin/sh", "-c", "while :; do echo x >>"+ticks+"; sleep 0.01; done")
-	log := startLogged(t, command)
-	addresses := func() (all []string) {
-		data, err := os.ReadFile(log)
-		must(t, err)
+// sandbox is an init whose entrypoint writes a byte again and again.
+type sandbox struct {
+	*testing.T
+	command    *exec.Cmd
+	log, ticks string
+}
+
+func startTicking(t *testing.T) *sandbox {
+	t.Helper()
+	s := &sandbox{T: t, ticks: filepath.Join(t.TempDir(), "ticks")}
+	must(t, os.WriteFile(s.ticks, nil, 0o600))
+	s.command = alone(t, "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--access-token="+token, "--",
+		"/bin/sh", "-c", "while :; do echo x >>"+s.ticks+"; sleep 0.01; done")
+	s.log = startLogged(t, s.command)
+	s.await("the entrypoint works", func() bool { return s.ticked() > 0 })
+	return s
+}
+
+func (s *sandbox) ticked() int {
+	data, err := os.ReadFile(s.ticks)
+	must(s.T, err)
+	return len(data)
+}
+
+func (s *sandbox) await(what string, done func() bool) {
+	s.Helper()
+	wait.Until(s.T, what, done, func() any {
+		data, _ := os.ReadFile(s.log)
+		return string(data)
+	})
+}
+
+// daemon returns a client of the daemon that is started as the n-th.
+func (s *sandbox) daemon(n int) *gen.Client {
+	s.Helper()
+	var all []string
+	s.await("the daemon listens", func() bool {
+		data, err := os.ReadFile(s.log)
+		must(s.T, err)
+		all = nil
 		for line := range bytes.Lines(data) {
 			var entry struct{ Address string }
 			if json.Unmarshal(line, &entry) == nil && entry.Address != "" {
 				all = append(all, entry.Address)
 			}
 		}
-		return all
-	}
-	ticked := func() int {
-		data, err := os.ReadFile(ticks)
-		must(t, err)
-		return len(data)
-	}
-	await := func(what string, done func() bool) {
-		t.Helper()
-		wait.Until(t, what, done, func() any {
-			data, _ := os.ReadFile(log)
-			return string(data)
-		})
-	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	client := func(address string) *gen.Client {
-		c, err := gen.NewClient("http://"+address, gen.WithHTTPClient(&http.Client{Transport: transport, Timeout: wait.Patience()}),
-			gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
-				r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
-				return nil
-			}))
-		must(t, err)
-		return c
-	}
+		return len(all) == n
+	})
+	c, err := gen.NewClient("http://"+all[n-1],
+		gen.WithHTTPClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: wait.Patience()}),
+		gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
+			r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
+			return nil
+		}))
+	must(s.T, err)
+	return c
+}
 
-	await("the daemon listens", func() bool { return len(addresses()) == 1 })
-	await("the entrypoint works", func() bool { return ticked() > 0 })
-	response, err := client(addresses()[0]).Freeze(t.Context())
+// TestFrozenAcrossDaemons: killing the daemon of a frozen sandbox does not thaw it; the next daemon
+// continues from the state of the last one.
+func TestFrozenAcrossDaemons(t *testing.T) {
+	t.Parallel()
+	s := startTicking(t)
+	response, err := s.daemon(1).Freeze(t.Context(), nil)
 	body(t, response, err)
-	before := ticked()
+	before := s.ticked()
 
-	kill(t, command.Process.Pid, "serve")
-	await("the next daemon listens", func() bool { return len(addresses()) == 2 })
-	second := client(addresses()[1])
+	kill(t, s.command.Process.Pid, "serve")
+	second := s.daemon(2)
 	response, err = second.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "true"})
 	must(t, err)
 	response.Body.Close()
 	if response.StatusCode != http.StatusConflict {
 		t.Errorf("a command in a sandbox that the last daemon froze: status %d, want 409", response.StatusCode)
 	}
-	if after := ticked(); after != before {
+	if after := s.ticked(); after != before {
 		t.Errorf("the frozen entrypoint has written %d bytes", after-before)
 	}
-	response, err = second.Thaw(t.Context())
+	response, err = second.Thaw(t.Context(), nil)
 	body(t, response, err)
-	await("the entrypoint goes on", func() bool { return ticked() > before })
+	s.await("the entrypoint goes on", func() bool { return s.ticked() > before })
 	response, err = second.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "ls -l /proc/self/fd; env"})
 	if said := body(t, response, err); strings.Contains(said, "execd-state") || strings.Contains(said, "EXECD_") {
 		t.Errorf("a command has the daemon's state: %s", said)
 	}
+}
+
+// TestAsleepAcrossDaemons: a daemon that finds the sandbox asleep wakes it, because what it was to
+// be woken by has ended with the daemon before. One that was paused while it slept stays so.
+func TestAsleepAcrossDaemons(t *testing.T) {
+	t.Parallel()
+	s := startTicking(t)
+	response, err := s.daemon(1).Freeze(t.Context(), &gen.FreezeParams{Wake: new(false)})
+	body(t, response, err)
+	before := s.ticked()
+	kill(t, s.command.Process.Pid, "serve")
+	s.await("the entrypoint goes on", func() bool { return s.ticked() > before })
+
+	second := s.daemon(2)
+	response, err = second.Freeze(t.Context(), &gen.FreezeParams{Wake: new(true)})
+	body(t, response, err)
+	response, err = second.Freeze(t.Context(), nil)
+	body(t, response, err)
+	before = s.ticked()
+	kill(t, s.command.Process.Pid, "serve")
+	third := s.daemon(3)
+	if after := s.ticked(); after != before {
+		t.Errorf("the frozen entrypoint has written %d bytes", after-before)
+	}
+	response, err = third.Thaw(t.Context(), nil)
+	body(t, response, err)
+	s.await("the entrypoint goes on", func() bool { return s.ticked() > before })
 }
 
 // alone returns execd-init as process 1 of a namespace, as in a container; /proc is that

@@ -57,6 +57,7 @@ type Freezer struct {
 
 	gate   sync.RWMutex // held for reading by those who start processes
 	frozen bool
+	asleep bool // by Sleep: only of use to a daemon after this one
 }
 
 // New returns a freezer. When the state says that the sandbox is frozen, it is: a daemon before
@@ -73,7 +74,7 @@ func New(options Options) (*Freezer, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.frozen, f.others = record.Frozen, make(map[process.ID]bool)
+	f.frozen, f.asleep, f.others = record.Frozen, record.Asleep, make(map[process.ID]bool)
 	for _, p := range record.Others {
 		f.others[p] = true
 	}
@@ -85,6 +86,13 @@ func (f *Freezer) Frozen() bool {
 	f.gate.RLock()
 	defer f.gate.RUnlock()
 	return f.frozen
+}
+
+// Asleep reports whether the sandbox is frozen by [Freezer.Sleep].
+func (f *Freezer) Asleep() bool {
+	f.gate.RLock()
+	defer f.gate.RUnlock()
+	return f.frozen && f.asleep
 }
 
 // Enter lets the caller start processes until it calls leave; a freeze waits for that. It returns
@@ -101,13 +109,24 @@ func (f *Freezer) Enter() (leave func(), err error) {
 // Freeze stops every process of the sandbox but the daemon and its init, and returns when none of
 // them runs. Freezing again does it for processes that have come since. It returns an error when a
 // process cannot be stopped, and has continued the others by then.
-func (f *Freezer) Freeze(ctx context.Context) error {
+func (f *Freezer) Freeze(ctx context.Context) error { return f.freeze(ctx, false) }
+
+// Sleep is [Freezer.Freeze] for a sandbox that this daemon is to wake: where the daemon is killed,
+// the next one finds that the sandbox is asleep ([Freezer.Asleep]), and can thaw it.
+func (f *Freezer) Sleep(ctx context.Context) error { return f.freeze(ctx, true) }
+
+func (f *Freezer) freeze(ctx context.Context, asleep bool) error {
 	f.work.Lock()
 	defer f.work.Unlock()
 	f.gate.Lock()
-	was := f.frozen
-	f.frozen = true
+	was, changed := f.frozen, f.asleep != asleep
+	f.frozen, f.asleep = true, asleep
 	f.gate.Unlock()
+	if was && changed {
+		if err := f.save(); err != nil {
+			return err
+		}
+	}
 	err := f.stopAll(ctx, !was)
 	if err != nil && !was {
 		err = errors.Join(err, f.thaw())
@@ -202,7 +221,7 @@ func (f *Freezer) thaw() error {
 		return err
 	}
 	f.gate.Lock()
-	f.frozen = false
+	f.frozen, f.asleep = false, false
 	f.gate.Unlock()
 	f.others = nil
 	return f.save()
@@ -211,6 +230,7 @@ func (f *Freezer) thaw() error {
 // record is what is kept in the state.
 type record struct {
 	Frozen bool         `json:"frozen"`
+	Asleep bool         `json:"asleep,omitempty"`
 	Others []process.ID `json:"others,omitempty"`
 }
 
@@ -220,7 +240,7 @@ func (f *Freezer) save() error {
 	if f.state == nil {
 		return nil
 	}
-	text, err := json.Marshal(record{Frozen: f.Frozen(), Others: slices.Collect(maps.Keys(f.others))})
+	text, err := json.Marshal(record{Frozen: f.Frozen(), Asleep: f.Asleep(), Others: slices.Collect(maps.Keys(f.others))})
 	if err != nil {
 		return err
 	}

@@ -46,12 +46,17 @@ type Options struct {
 	// has not left yet though there is none any more; nil means that none does. The sandbox is not
 	// idle then.
 	Arriving func() bool
+	// Processes are stopped while the sandbox sleeps; nil means that it cannot.
+	Processes Processes
 }
 
 // Registry has the holds of a sandbox. A nil Registry takes any, and keeps none.
 type Registry struct {
 	used     func() (time.Duration, error)
 	arriving func() bool
+
+	turn      chan struct{} // full while processes are stopped or continued; filled before mu is taken
+	processes Processes
 
 	mu      sync.Mutex
 	ends    Hold // its next is the oldest hold, its previous the latest
@@ -60,11 +65,15 @@ type Registry struct {
 	watches map[*Watch]struct{}
 	kept    []*kept // what was asked for, see KeepAwake
 	wakes   []wake
+	asleep  *sleep // nil while the sandbox does not sleep
 }
 
 // New returns a registry without holds.
 func New(options Options) *Registry {
-	r := &Registry{used: options.Used, arriving: options.Arriving, idle: time.Now(), watches: make(map[*Watch]struct{})}
+	r := &Registry{
+		used: options.Used, arriving: options.Arriving, processes: options.Processes, idle: time.Now(), watches: make(map[*Watch]struct{}),
+		turn: make(chan struct{}, 1),
+	}
 	r.ends.next, r.ends.previous = &r.ends, &r.ends
 	return r
 }
@@ -76,6 +85,7 @@ type Hold struct {
 	verb     string // of a request; empty otherwise
 	id       string
 	since    time.Time
+	rouses   *sleep // that it ends; nil for none
 
 	previous, next *Hold // under registry.mu; nil once it has ended
 }
@@ -103,6 +113,7 @@ func (r *Registry) begin(h *Hold) *Hold {
 	h.previous, h.next = r.ends.previous, &r.ends
 	h.previous.next, h.next.previous = h, h
 	r.count++
+	h.rouses = r.rouse()
 	var unwritten []*announcement
 	for w := range r.watches {
 		if a := w.begun(h.kind); a != nil {
@@ -187,12 +198,7 @@ func (r *Registry) Report() Report {
 	if r.count > 0 {
 		return report
 	}
-	var loaded time.Time
-	for w := range r.watches {
-		if !w.loaded.IsZero() && (loaded.IsZero() || w.loaded.Before(loaded)) {
-			loaded = w.loaded
-		}
-	}
+	loaded := r.loadedSince()
 	if loaded.IsZero() {
 		report.Idle = max(0, now.Sub(r.idle))
 	} else {

@@ -51,6 +51,12 @@ func followWith(t *testing.T, r *holds.Registry, quiet time.Duration, before fun
 	t.Helper()
 	w, err := r.Watch(quiet)
 	must(t, err)
+	return followWatch(t, w, before)
+}
+
+// followWatch begins to collect what a watch writes.
+func followWatch(t *testing.T, w *holds.Watch, before func(holds.Event) error) *script {
+	t.Helper()
 	s := &script{began: time.Now(), ended: make(chan error, 1)}
 	ctx, stop := context.WithCancel(t.Context())
 	s.stop = stop
@@ -65,6 +71,12 @@ func followWith(t *testing.T, r *holds.Registry, quiet time.Duration, before fun
 				text = "idle"
 			case e.Idle:
 				text = fmt.Sprintf("idle until %v", e.WakeAt.Sub(s.began))
+			case e.Asleep && e.Wakes:
+				text = "asleep wakes"
+			case e.Asleep:
+				text = "asleep"
+			case e.Awake:
+				text = "awake"
 			case e.Busy != "":
 				text = "busy " + string(e.Busy)
 			}

@@ -35,6 +35,11 @@ type Event struct {
 	Idle   bool
 	Busy   Kind      // the kind of the hold that has ended the idleness
 	WakeAt time.Time // in an idle one, when the sandbox is to be woken; zero for no time
+
+	// Asleep says that the sandbox sleeps since a time, and whether requests wake it; Awake that it
+	// does not. Watches have them that follow the sleep as well.
+	Asleep, Awake, Wakes bool
+	Since                time.Time
 }
 
 // Watch follows whether the sandbox is idle: an event that it is alternates with one that it is
@@ -42,6 +47,7 @@ type Event struct {
 type Watch struct {
 	registry *Registry
 	quiet    time.Duration
+	sleeps   bool          // it follows whether the sandbox sleeps
 	changed  chan struct{} // has an element when there may be something to write
 
 	// These are under registry.mu.
@@ -51,6 +57,9 @@ type Watch struct {
 	parked    bool          // it waits for the end of the last hold
 	givenUp   bool          // it was not written to in time
 	loaded    time.Time     // since when processor time is a hold; zero when it is none
+	reported  bool          // whether the sandbox sleeps
+	slept     *sleep        // the sleep that was reported last; nil for none
+	waking    bool          // whether requests end that sleep, as was reported
 
 	// These belong to the goroutine of Follow.
 	base   reading   // of the processor time
@@ -74,8 +83,15 @@ type reading struct {
 // Watch returns a watch that reports the sandbox as idle when there has been no hold for a time,
 // which begins now at the earliest. The caller calls [Watch.Follow] or [Watch.Close]. Watch returns
 // ErrTooManyWatches.
-func (r *Registry) Watch(quiet time.Duration) (*Watch, error) {
-	w := &Watch{registry: r, quiet: quiet, changed: make(chan struct{}, 1), from: time.Now()}
+func (r *Registry) Watch(quiet time.Duration) (*Watch, error) { return r.watch(quiet, false) }
+
+// WatchSleep is [Registry.Watch] for a watch that also reports whether the sandbox sleeps: once at
+// its beginning, and at each change. After a report that the sandbox is awake, and after a thaw,
+// the sandbox is reported as idle once more.
+func (r *Registry) WatchSleep(quiet time.Duration) (*Watch, error) { return r.watch(quiet, true) }
+
+func (r *Registry) watch(quiet time.Duration, sleeps bool) (*Watch, error) {
+	w := &Watch{sleeps: sleeps, registry: r, quiet: quiet, changed: make(chan struct{}, 1), from: time.Now()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.watches) >= maxWatches {
@@ -152,7 +168,9 @@ func (w *Watch) Follow(ctx context.Context, silence time.Duration, write func(Ev
 			if err := write(next.event); err != nil {
 				return err
 			}
-			w.wrote()
+			if next.event.Busy != "" {
+				w.wrote()
+			}
 			spoken = time.Now()
 			continue
 		case next.measure:
@@ -206,6 +224,8 @@ func (w *Watch) next(now time.Time) step {
 		return step{err: ErrGivenUp}
 	case w.unwritten != nil:
 		return step{event: Event{Busy: w.unwritten.kind}}
+	case w.sleepChanged():
+		return step{event: w.sleepEvent()}
 	case r.count > 0:
 		w.parked = true
 		return step{}

@@ -57,6 +57,7 @@ type BatchSandboxList struct {
 // +kubebuilder:validation:XValidation:rule="oldSelf.replicas == 0 || has(self.taskTemplate) == has(oldSelf.taskTemplate) && (!has(self.taskTemplate) || self.taskTemplate == oldSelf.taskTemplate)",message="taskTemplate is immutable while there are replicas: their tasks run already, and no task runs twice"
 // +kubebuilder:validation:XValidation:rule="oldSelf.replicas == 0 || has(self.shardTaskPatches) == has(oldSelf.shardTaskPatches) && (!has(self.shardTaskPatches) || self.shardTaskPatches == oldSelf.shardTaskPatches)",message="shardTaskPatches are immutable while there are replicas: their tasks run already, and no task runs twice"
 // +kubebuilder:validation:XValidation:rule="oldSelf.replicas == 0 || !has(self.taskTemplate) || !has(self.template) || !has(oldSelf.template) || self.template == oldSelf.template",message="template is immutable while there are replicas with tasks"
+// +kubebuilder:validation:XValidation:rule="!has(self.sleep) || self.replicas <= 1 && !has(self.taskTemplate)",message="sleep needs one replica at most, and excludes a taskTemplate"
 type BatchSandboxSpec struct {
 	// Replicas is the number of sandboxes, which are numbered from 0. Lowering it removes those
 	// with the highest numbers.
@@ -97,6 +98,11 @@ type BatchSandboxSpec struct {
 	//
 	// +optional
 	Pause bool `json:"pause,omitempty"`
+
+	// Sleep is when the sandbox falls asleep or ends by itself. It needs execd in the pod.
+	//
+	// +optional
+	Sleep *Sleep `json:"sleep,omitempty"`
 
 	// TaskTemplate is the process that the pod's task-executor starts in each sandbox. It can
 	// change only while there are no replicas.
@@ -147,6 +153,58 @@ type BatchSandboxSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+}
+
+// Sleep is when a sandbox falls asleep, which freezes its processes, or ends by itself.
+type Sleep struct {
+	// AutoResume says that requests to execd wake the sandbox.
+	//
+	// +optional
+	// +kubebuilder:default=true
+	AutoResume bool `json:"autoResume"`
+	// Idle is what happens once nothing has kept the sandbox awake for long enough; without it,
+	// nothing does.
+	//
+	// +optional
+	Idle *Idle `json:"idle,omitempty"`
+	// Timeout has the sandbox fall asleep at expireTime; without it the sandbox ends then.
+	//
+	// +optional
+	Timeout *Timeout `json:"timeout,omitempty"`
+}
+
+// Idle is what happens to a sandbox that nothing keeps awake.
+type Idle struct {
+	Action IdleAction `json:"action"`
+	// Milliseconds is for how long nothing must have kept the sandbox awake.
+	//
+	// +kubebuilder:validation:Minimum=50
+	// +kubebuilder:validation:Maximum=86400000
+	Milliseconds int64 `json:"milliseconds"`
+}
+
+// IdleAction is what happens to a sandbox that is idle.
+//
+// +kubebuilder:validation:Enum=Pause;Delete
+type IdleAction string
+
+// The actions.
+const (
+	IdlePause  IdleAction = "Pause"  // it falls asleep
+	IdleDelete IdleAction = "Delete" // it ends
+)
+
+// Timeout is how long a sandbox lives that has fallen asleep at expireTime. The controller sets
+// expireTime.
+type Timeout struct {
+	// KeptSeconds is for how long the sandbox is kept then, until it ends.
+	//
+	// +kubebuilder:validation:Minimum=1
+	KeptSeconds int64 `json:"keptSeconds"`
+	// LivesSeconds is for how long it lives once it runs again.
+	//
+	// +kubebuilder:validation:Minimum=1
+	LivesSeconds int64 `json:"livesSeconds"`
 }
 
 // TaskResourcePolicy is the policy for a sandbox whose task has ended.

@@ -45,6 +45,10 @@ const (
 	// ttlSecondsAfterFinished, unlike with a DELETE of the BatchSandbox.
 	AnnotationStop = "sandbox.internal/stop"
 
+	// AnnotationTimedOut, on a BatchSandbox with spec.sleep.timeout, is when the sandbox has fallen
+	// asleep at expireTime, or would have. Without a sleep between, the sandbox ends at the next.
+	AnnotationTimedOut = "sandbox.internal/timed-out"
+
 	// AnnotationMainContainer, on a pod, names its main container.
 	AnnotationMainContainer = "kubectl.kubernetes.io/default-container"
 

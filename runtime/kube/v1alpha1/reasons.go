@@ -10,8 +10,12 @@ const (
 	ReasonContainerRunning  = "CONTAINER_RUNNING"  // usable
 	ReasonUserPause         = "USER_PAUSE"         // spec.pause is true
 	ReasonUserResume        = "USER_RESUME"        // spec.pause is false again
-	ReasonUserDelete        = "USER_DELETE"        // the BatchSandbox is being deleted
-	ReasonExpired           = "EXPIRED"            // spec.expireTime has passed
+	// asleep, or ended by spec.sleep, because nothing has kept it awake
+	ReasonIdle       = "IDLE"
+	ReasonTimeout    = "TIMEOUT"     // asleep since spec.expireTime
+	ReasonWoken      = "WOKEN"       // execd has woken it, or could not let it sleep
+	ReasonUserDelete = "USER_DELETE" // the BatchSandbox is being deleted
+	ReasonExpired    = "EXPIRED"     // spec.expireTime has passed
 	// the message has the exit code and the last lines of its log
 	ReasonEntrypointExited = "ENTRYPOINT_EXITED"
 	ReasonOOMKilled        = "OOM_KILLED"       // it used more memory than its limit

@@ -174,6 +174,9 @@ func difference(before, after *Entry, deleted bool, now time.Time) (events []lif
 		if !was.ExpiresAt.Equal(is.ExpiresAt) {
 			add(lifecycle.Event{Type: lifecycle.EventRenewed, Time: touched, ExpiresAt: is.ExpiresAt})
 		}
+		if settings := is.Settings(); settings != was.Settings() {
+			add(lifecycle.Event{Type: lifecycle.EventLifecycle, Time: touched, Lifecycle: &settings})
+		}
 		if policy := policyOf(after.Batch); !reflect.DeepEqual(policyOf(before.Batch), policy) {
 			add(lifecycle.Event{Type: lifecycle.EventPolicy, Time: touched, NetworkPolicy: policy})
 		}

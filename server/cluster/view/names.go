@@ -13,6 +13,7 @@ const (
 	AnnotationRecord   = lifecycle.LabelPrefix + "record"         // Record, as JSON
 	AnnotationMetadata = lifecycle.LabelPrefix + "metadata"       // the sandbox's metadata, as JSON
 	AnnotationPolicy   = lifecycle.LabelPrefix + "network-policy" // the policy last set, as JSON
+	AnnotationSleep    = lifecycle.LabelPrefix + "lifecycle"      // when the sandbox falls asleep or ends by itself, as JSON
 	AnnotationExpires  = lifecycle.LabelPrefix + "expires-at"     // spec.expireTime, with the fraction of the second that it cannot hold
 	AnnotationAsked    = lifecycle.LabelPrefix + "asked-at"       // when a client asked last for a pause, a resume or the end
 	AnnotationTouched  = lifecycle.LabelPrefix + "touched-at"     // when a client asked last for anything

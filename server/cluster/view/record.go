@@ -36,6 +36,9 @@ type Record struct {
 	RuntimeClass string `json:"runtimeClass,omitempty"`
 	// Resources are the sandbox's limits, for those of its owner.
 	Resources lifecycle.ResourceLimits `json:"resources,omitempty"`
+	// Lives is how long the sandbox was to live at its creation; 0 where an earlier version created
+	// it.
+	Lives time.Duration `json:"lives,omitempty"`
 	// Digest is the request's, for a repetition with the same Idempotency-Key.
 	Digest string `json:"digest,omitempty"`
 }
@@ -65,6 +68,11 @@ func NewEntry(b *v1alpha1.BatchSandbox) (*Entry, error) {
 	if text, ok := b.Annotations[AnnotationMetadata]; ok {
 		if err := json.Unmarshal([]byte(text), &e.Sandbox.Metadata); err != nil {
 			return nil, fmt.Errorf("annotation %s of BatchSandbox %s: %w", AnnotationMetadata, b.Name, err)
+		}
+	}
+	if text, ok := b.Annotations[AnnotationSleep]; ok {
+		if err := json.Unmarshal([]byte(text), &e.Sandbox.Lifecycle); err != nil {
+			return nil, fmt.Errorf("annotation %s of BatchSandbox %s: %w", AnnotationSleep, b.Name, err)
 		}
 	}
 	e.Sandbox.Reach(lifecycle.StageAccepted, e.Sandbox.CreatedAt)
@@ -126,12 +134,26 @@ func status(b *v1alpha1.BatchSandbox, created time.Time) lifecycle.Status {
 			Message: "the BatchSandbox is being deleted", LastTransitionAt: b.DeletionTimestamp.UTC()}
 	case stop != "":
 		return lifecycle.Status{State: lifecycle.StateStopping, Reason: lifecycle.Reason(stop), Message: messageDeleted, LastTransitionAt: asked}
-	case b.Spec.Pause && s.State == lifecycle.StateRunning:
+	case b.Spec.Pause && (s.State == lifecycle.StateRunning || asleep(s) || s.State == lifecycle.StateResuming && s.Reason == lifecycle.ReasonWoken):
 		return lifecycle.Status{State: lifecycle.StatePausing, Reason: lifecycle.ReasonUserPause, Message: messagePaused, LastTransitionAt: asked}
-	case !b.Spec.Pause && s.State == lifecycle.StatePaused:
+	case !b.Spec.Pause && s.State == lifecycle.StatePaused && !asleep(s):
 		return lifecycle.Status{State: lifecycle.StateResuming, Reason: lifecycle.ReasonUserResume, Message: messageResumed, LastTransitionAt: asked}
 	}
 	return s
+}
+
+// asleep reports whether a sandbox sleeps, or falls asleep: it is paused, and not by a client.
+func asleep(s lifecycle.Status) bool {
+	sandbox := lifecycle.Sandbox{Status: s}
+	return sandbox.Sleeps()
+}
+
+// Passes reports whether requests to the sandbox are let through to its execd, which serves them or
+// wakes the sandbox first.
+func (e *Entry) Passes() bool {
+	s := &e.Sandbox
+	return s.Status.State == lifecycle.StateRunning || s.Sleeps() && s.Settings().AutoResume ||
+		s.Status.State == lifecycle.StateResuming && s.Status.Reason == lifecycle.ReasonWoken
 }
 
 // usualMessage is what a state means where the controller has nothing to add, in the words of

@@ -22,7 +22,8 @@ import (
 
 // Route is where an ingress finds a sandbox.
 type Route struct {
-	ID    string
+	ID string
+	// State is Running for a sandbox that sleeps and that requests wake, too: its execd does.
 	State lifecycle.State
 	// Address is the host and port of the sandbox's execd, empty while there is none, and Token
 	// what it demands.
@@ -91,6 +92,9 @@ type routes struct {
 func (r *routes) routeOf(e *Entry) Route {
 	uid := e.Batch.UID
 	route := Route{ID: e.Sandbox.ID, State: e.Sandbox.Status.State}
+	if e.Passes() {
+		route.State = lifecycle.StateRunning
+	}
 	if e.Address() == "" || route.State.Final() {
 		delete(r.unread, uid)
 		return route

@@ -70,6 +70,9 @@ type Backend struct {
 
 	// Sleeps is whether sandboxes of the backend fall asleep when they are idle.
 	Sleeps bool
+	// PausedAnswers is whether the daemon of a sandbox that is paused answers requests that need no
+	// process.
+	PausedAnswers bool
 	// Hibernates is whether they go to the disk then.
 	Hibernates bool
 

@@ -32,6 +32,7 @@ func TestSandboxes(t *testing.T) {
 		"Renewal":       testRenewal,
 		"Code":          testCode,
 		"NetworkPolicy": testNetworkPolicy,
+		"Sleep":         testSleepWithoutController,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,7 +74,10 @@ func onKubernetes() conformance.Backend {
 				t.Fatal(err)
 			}
 		},
-		Claim: claim,
+		Claim:  claim,
+		Sleeps: true,
+		// Execd runs on where pauses stop the processes with signals.
+		PausedAnswers: true,
 		// The nodes of the cluster have this one handler.
 		RuntimeHandler: func(t *testing.T) string {
 			class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}, Handler: "runc"}

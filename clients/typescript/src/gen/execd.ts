@@ -778,6 +778,10 @@ export interface paths {
          *     second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
          *     `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
          *     sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+         *
+         *     With `sleep=true` the stream begins with `asleep` or `awake`, and has one of them at each
+         *     change: `asleep` once `POST /freeze` has let the sandbox fall asleep, `awake` once a hold,
+         *     a time or `POST /thaw` has woken it, or a client has paused it. `idle` comes again then.
          */
         get: operations["watchIdle"];
         put?: never;
@@ -804,6 +808,16 @@ export interface paths {
          *     another process had stopped before stays stopped when the sandbox is thawed. Freezing a
          *     frozen sandbox stops what has come since.
          *
+         *     With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
+         *     frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
+         *     (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
+         *     work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
+         *     and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
+         *     where that is less than a second away the sandbox is not idle. A request that comes while the
+         *     processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
+         *     takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
+         *     it. One whose daemon is killed is thawed by the next daemon.
+         *
          *     Meanwhile operations that start or need a process are 409 `FROZEN`; files,
          *     metrics, logs and streams go on. The clock goes on too, for timeouts of commands.
          */
@@ -825,7 +839,8 @@ export interface paths {
         put?: never;
         /**
          * Let the processes of the sandbox go on
-         * @description Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it does nothing.
+         * @description Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it stops nothing and
+         *     continues nothing; one that is about to fall asleep has to be idle for as long again.
          */
         post: operations["thaw"];
         delete?: never;
@@ -1732,10 +1747,11 @@ export interface components {
         IdleEvent: {
             /**
              * @description `idle`: nothing has kept the sandbox awake for the time. `busy`: something does now.
+             *     With `sleep=true` also `asleep`: the sandbox sleeps. `awake`: it does not.
              * @example busy
              * @enum {string}
              */
-            type: "idle" | "busy";
+            type: "idle" | "busy" | "asleep" | "awake";
             kind?: components["schemas"]["HoldKind"];
             /**
              * Format: date-time
@@ -1743,6 +1759,17 @@ export interface components {
              * @example 2026-01-02T15:04:05Z
              */
             wakeAt?: string;
+            /**
+             * Format: date-time
+             * @description Since when the sandbox sleeps, RFC 3339; in an `asleep`.
+             * @example 2026-01-02T15:04:05Z
+             */
+            since?: string;
+            /**
+             * @description Whether requests wake the sandbox; in an `asleep`.
+             * @example true
+             */
+            wake?: boolean;
         };
         /**
          * @description The id of a terminal.
@@ -1865,7 +1892,7 @@ export interface components {
             /**
              * @description The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`,
              *     `FORBIDDEN`, `FILE_NOT_FOUND` (no such file or directory), `NOT_FOUND` (no such
-             *     command, cell, context or terminal), `CONFLICT`, `FROZEN`, `REQUEST_TOO_LARGE`,
+             *     command, cell, context or terminal), `CONFLICT`, `FROZEN`, `NOT_IDLE`, `REQUEST_TOO_LARGE`,
              *     `RANGE_NOT_SATISFIABLE`, `RUNTIME_ERROR`, `SERVICE_UNAVAILABLE` or
              *     `INSUFFICIENT_STORAGE`. More may be added.
              * @example FILE_NOT_FOUND
@@ -1993,6 +2020,18 @@ export interface components {
                  *       "message": "the sandbox is frozen: thaw it first, with POST /thaw or by resuming it"
                  *     }
                  */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /**
+         * @description The sandbox does not fall asleep: something keeps it awake, or has woken it meanwhile
+         *     (`NOT_IDLE`), or it is paused (`FROZEN`).
+         */
+        NotAsleep: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
                 "application/json": components["schemas"]["Error"];
             };
         };
@@ -3599,6 +3638,8 @@ export interface operations {
     watchIdle: {
         parameters: {
             query: {
+                /** @description Whether to report as well whether the sandbox sleeps. */
+                sleep?: boolean;
                 /** @description For how long nothing may have kept the sandbox awake. */
                 idleMilliseconds: number;
             };
@@ -3630,7 +3671,12 @@ export interface operations {
     };
     freeze: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description For how long nothing must have kept the sandbox awake. */
+                idleMilliseconds?: number;
+                /** @description Whether requests wake the sandbox. */
+                wake?: boolean;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -3648,13 +3694,17 @@ export interface operations {
             };
             400: components["responses"]["UnknownParameter"];
             401: components["responses"]["Unauthorized"];
+            409: components["responses"]["NotAsleep"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
         };
     };
     thaw: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Whether a sandbox that is paused, and does not sleep, stays so. */
+                onlyAsleep?: boolean;
+            };
             header?: never;
             path?: never;
             cookie?: never;

@@ -1298,7 +1298,8 @@ export interface components {
          *     What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
          *     again.
          *
-         *     Answers have all fields. On a cluster the whole object is 501.
+         *     Answers have all fields. On a cluster `hibernate` is 501. There the daemon in the sandbox wakes
+         *     it, and what goes past the daemon does not, such as a packet to another port of the pod.
          */
         SandboxLifecycle: {
             /**

@@ -19,6 +19,9 @@ func (r *reconciler) advance(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	var due deadline
 	now := r.Now()
+	if err := r.passTimeout(ctx, b, now); err != nil {
+		return reconcile.Result{}, err
+	}
 	reason, _ := stopReason(b, now)
 	stopping := reason != ""
 
@@ -43,6 +46,7 @@ func (r *reconciler) advance(ctx context.Context,
 	}
 	r.syncClaim(b, &at, stopping)
 	at.now = now
+	r.follow(b, &at, stopping, &due)
 	r.toggle(b, &at, stopping, &due)
 
 	after := decide(b, at)

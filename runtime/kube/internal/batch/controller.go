@@ -75,6 +75,7 @@ type reconciler struct {
 	live    client.Reader // past the cache
 	events  recorder.EventRecorder
 	freezer *freezer
+	rests   *rests
 	Options
 
 	mu     sync.Mutex
@@ -100,7 +101,12 @@ func Setup(mgr manager.Manager, options Options) error {
 		freezer: newFreezer(sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: 2}),
 			options.Enqueuer.Enqueue),
 	}
+	r.rests = newRests(sandboxhttp.NewClient(sandboxhttp.Options{
+		HeaderTimeout: restSilence, MaxAnswer: sandboxhttp.Unbounded}), options.Enqueuer.Enqueue)
 	if err := mgr.Add(r.freezer); err != nil {
+		return err
+	}
+	if err := mgr.Add(r.rests); err != nil {
 		return err
 	}
 	indexer := mgr.GetFieldIndexer()

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +31,13 @@ const execdTimeout = 15 * time.Second
 
 // errRefused means that an execd has answered, and has not frozen or thawed its processes.
 var errRefused = errors.New("execd refuses")
+
+// errBusy means that an execd has not frozen its processes because its sandbox is not idle, or was
+// woken before it slept.
+var errBusy = errors.New("the sandbox is not idle")
+
+// codeNotIdle is the code of such an answer.
+const codeNotIdle = "NOT_IDLE"
 
 // maxAnswer is how much of such an answer is read, in bytes: it is the sandbox's own.
 const maxAnswer = 4096
@@ -70,11 +78,15 @@ func callExecd(ctx context.Context, caller *http.Client, at daemon, operation st
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		var problem struct{ Message string }
+		operation, _, _ := strings.Cut(operation, "?")
+		var problem struct{ Code, Message string }
 		status := sandboxhttp.Quote(response.Status)
 		text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 		if err != nil || json.Unmarshal(text, &problem) != nil || problem.Message == "" {
 			return fmt.Errorf("%w to %s: %s", errRefused, operation, status)
+		}
+		if response.StatusCode == http.StatusConflict && problem.Code == codeNotIdle {
+			return errBusy
 		}
 		return fmt.Errorf("%w to %s: %s: %s", errRefused, operation, status,
 			sandboxhttp.Quote(problem.Message))

@@ -32,7 +32,7 @@ type freezer struct {
 // operation is a freeze or thaw of all sandboxes of one batch.
 type operation struct {
 	batch  types.UID
-	name   string // the last part of execd's path
+	name   string // the last part of execd's path, with the query
 	of     []daemon
 	cancel context.CancelFunc
 	done   bool

@@ -31,10 +31,16 @@ type execd struct {
 // serve answers at an address until the test ends.
 func (e *execd) serve(p *place, address string) {
 	p.Helper()
+	serveExecd(p, address, e)
+}
+
+// serveExecd has a handler answer on execd's port of an address until the test ends.
+func serveExecd(p *place, address string, handler http.Handler) {
+	p.Helper()
 	listener, err := new(net.ListenConfig).Listen(p.Context(), "tcp",
 		fmt.Sprintf("%s:%d", address, v1alpha1.PortExecd))
 	p.must(err)
-	server := &http.Server{Handler: e}
+	server := &http.Server{Handler: handler}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = server.Serve(listener) })
 	p.Cleanup(func() {

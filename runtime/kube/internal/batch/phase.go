@@ -2,6 +2,7 @@ package batch
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +27,7 @@ func stopReason(b *v1alpha1.BatchSandbox, now time.Time) (reason, message string
 		return v1alpha1.ReasonUserDelete, "the BatchSandbox is being deleted"
 	case b.Annotations[v1alpha1.AnnotationStop] != "":
 		return b.Annotations[v1alpha1.AnnotationStop], ""
-	case b.Spec.ExpireTime != nil && !now.Before(b.Spec.ExpireTime.Time):
+	case expires(b, now) && !sleepsAtTimeout(b):
 		return v1alpha1.ReasonExpired, "expired at " + b.Spec.ExpireTime.UTC().Format(time.RFC3339)
 	}
 	return "", ""
@@ -39,13 +40,24 @@ func (d *decision) enterPhase(phase v1alpha1.Phase, reason, message string) {
 	d.status.Phase, d.status.Reason, d.status.Message = phase, reason, message
 	d.status.History = append(d.status.History,
 		v1alpha1.PhaseChange{Phase: phase, Reason: reason, Message: message, Time: now})
-	if extra := len(d.status.History) - maxHistory; extra > 0 {
-		d.status.History = d.status.History[extra:]
-	}
+	d.status.History = shortened(d.status.History)
 	if phase.Finished() {
 		d.status.FinishedAt = &now
 		d.status.Replicas = int32(d.at.kept)
 	}
+}
+
+// shortened returns a history without its oldest changes where there are too many: those up to the
+// first time that the batch was Running stay, as sandboxes may sleep and wake without end.
+func shortened(history []v1alpha1.PhaseChange) []v1alpha1.PhaseChange {
+	extra := len(history) - maxHistory
+	if extra <= 0 {
+		return history
+	}
+	kept := 1 + slices.IndexFunc(history,
+		func(change v1alpha1.PhaseChange) bool { return change.Phase == v1alpha1.PhaseRunning })
+	kept = min(kept, maxHistory/2)
+	return slices.Concat(history[:kept], history[kept+extra:])
 }
 
 // explain changes the reason and the message of the phase, which stays.
@@ -88,17 +100,25 @@ func (d *decision) advancePhase() {
 	case v1alpha1.PhaseRunning:
 		if b.Spec.Pause {
 			d.enterPhase(v1alpha1.PhasePausing, v1alpha1.ReasonUserPause, "")
+		} else if d.fallAsleep() {
+			// as it says
 		} else if d.status.Reason == v1alpha1.ReasonContainerRunning ||
 			d.status.Reason == v1alpha1.ReasonReplicasZero {
 			d.explain(d.runningReason(), d.summary())
 		}
 	case v1alpha1.PhasePaused:
-		if !b.Spec.Pause {
+		if sleeps(d.status.Reason) {
+			d.sleepOn()
+		} else if !b.Spec.Pause {
 			d.enterPhase(v1alpha1.PhaseResuming, v1alpha1.ReasonUserResume, "")
 		}
 	}
 	switch d.status.Phase {
 	case v1alpha1.PhasePausing:
+		if sleeps(d.status.Reason) {
+			d.completeSleep()
+			return
+		}
 		d.completeToggle(b.Spec.Pause, v1alpha1.PhasePaused, v1alpha1.PhaseResuming)
 	case v1alpha1.PhaseResuming:
 		d.completeToggle(!b.Spec.Pause, v1alpha1.PhaseRunning, v1alpha1.PhasePausing)

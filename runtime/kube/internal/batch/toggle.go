@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,16 +13,10 @@ import (
 // toggle begins to freeze or thaw the sandboxes of a batch whose phase on record is Pausing or
 // Resuming. It does not wait for the end of that.
 func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *observed, stopping bool, due *deadline) {
-	phase := b.Status.Phase
-	operation := ""
-	switch {
-	case stopping:
+	if stopping {
 		r.freezer.forget(client.ObjectKeyFromObject(b))
-	case b.Spec.Pause && phase == v1alpha1.PhasePausing:
-		operation = "freeze"
-	case !b.Spec.Pause && phase == v1alpha1.PhaseResuming:
-		operation = "thaw"
 	}
+	operation := operationOf(b, at.rest, stopping)
 	m := r.remember(b)
 	if operation == "" {
 		m.refusing = nil
@@ -47,13 +42,36 @@ func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *observed, stopping boo
 		}
 	}
 	at.frozen = r.freezer.do(b, operation, daemons)
-	if at.frozen.err != nil {
+	if at.frozen.tried { // what was known of its rest is older
+		r.rests.forget(client.ObjectKeyFromObject(b))
+	}
+	if at.frozen.err != nil && !errors.Is(at.frozen.err, errBusy) {
 		m.refused = at.now
 		due.in(at.now, freezeInterval)
 	}
+	at.tolerant = operation != "freeze" && operation != "thaw"
 	if at.frozen.tried {
 		m.refusing = giveUp(at, m.refusing)
 	}
+}
+
+// operationOf returns what execd is to do next, as the last part of its path with the query, and
+// nothing where it is to do nothing.
+func operationOf(b *v1alpha1.BatchSandbox, rest rest, stopping bool) string {
+	phase, reason := b.Status.Phase, b.Status.Reason
+	switch {
+	case stopping:
+	case phase == v1alpha1.PhasePausing && b.Spec.Pause:
+		return "freeze"
+	case phase == v1alpha1.PhasePausing && sleeps(reason) && b.Spec.Sleep != nil:
+		return sleepOperation(b)
+	case phase == v1alpha1.PhasePaused && sleeps(reason) && !b.Spec.Pause && b.Spec.Sleep != nil &&
+		rest.asleep && rest.wakes != b.Spec.Sleep.AutoResume:
+		return fmt.Sprintf("freeze?idleMilliseconds=%d&wake=%t", leastIdle, b.Spec.Sleep.AutoResume)
+	case phase == v1alpha1.PhaseResuming && !b.Spec.Pause:
+		return "thaw"
+	}
+	return ""
 }
 
 // giveUp fails the sandboxes whose execds have responded for stuckAfter that they cannot freeze or
@@ -61,6 +79,9 @@ func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *observed, stopping boo
 // that does not respond is waited for: its node may come back.
 func giveUp(at *observed, before map[int]time.Time) map[int]time.Time {
 	since := make(map[int]time.Time)
+	if at.tolerant {
+		return since
+	}
 	for number, err := range at.frozen.refused {
 		since[number] = at.now
 		if earlier, ok := before[number]; ok {

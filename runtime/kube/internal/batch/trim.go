@@ -73,9 +73,14 @@ func TrimBatch(object any) (any, error) {
 	if !b.Status.Phase.Finished() {
 		if b.Spec.PoolRef == "" && b.Spec.Replicas == 1 && b.Spec.TaskTemplate == nil && known(b, 0) {
 			b.Spec.Template, b.Spec.ShardPatches, b.Labels = nil, nil, nil
-			stop := b.Annotations[v1alpha1.AnnotationStop]
-			if b.Annotations = nil; stop != "" {
-				b.Annotations = map[string]string{v1alpha1.AnnotationStop: stop}
+			kept := make(map[string]string)
+			for _, name := range []string{v1alpha1.AnnotationStop, v1alpha1.AnnotationTimedOut} {
+				if value := b.Annotations[name]; value != "" {
+					kept[name] = value
+				}
+			}
+			if b.Annotations = nil; len(kept) > 0 {
+				b.Annotations = kept
 			}
 		}
 		return b, nil

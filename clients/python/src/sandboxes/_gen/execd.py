@@ -283,7 +283,7 @@ class Error:
     code: str
     """The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`,
     `FORBIDDEN`, `FILE_NOT_FOUND` (no such file or directory), `NOT_FOUND` (no such
-    command, cell, context or terminal), `CONFLICT`, `FROZEN`, `REQUEST_TOO_LARGE`,
+    command, cell, context or terminal), `CONFLICT`, `FROZEN`, `NOT_IDLE`, `REQUEST_TOO_LARGE`,
     `RANGE_NOT_SATISFIABLE`, `RUNTIME_ERROR`, `SERVICE_UNAVAILABLE` or
     `INSUFFICIENT_STORAGE`. More may be added.
     """
@@ -419,8 +419,14 @@ class IdleEvent:
     - `processor`: more than 5 percent of one processor in use.
     - `keepAwake`: what was asked for with `POST /holds`.
     """
-    type: Literal["idle", "busy"]
-    """`idle`: nothing has kept the sandbox awake for the time. `busy`: something does now."""
+    since: datetime | None = None
+    """Since when the sandbox sleeps, RFC 3339; in an `asleep`."""
+    type: Literal["idle", "busy", "asleep", "awake"]
+    """`idle`: nothing has kept the sandbox awake for the time. `busy`: something does now.
+    With `sleep=true` also `asleep`: the sandbox sleeps. `awake`: it does not.
+    """
+    wake: bool | None = None
+    """Whether requests wake the sandbox; in an `asleep`."""
     wake_at: datetime | None = None
     """When the sandbox is to be woken if it sleeps, RFC 3339; in an `idle`, absent without a time."""
 
@@ -903,6 +909,9 @@ def download_file(
 
 
 def freeze(
+    *,
+    idle_milliseconds: int | None = None,
+    wake: bool | None = None,
 ) -> Call[None]:
     """Stop all processes of the sandbox.
 
@@ -911,12 +920,26 @@ def freeze(
     another process had stopped before stays stopped when the sandbox is thawed. Freezing a
     frozen sandbox stops what has come since.
 
+    With `idleMilliseconds` or `wake` the sandbox falls asleep, where it is not paused: it is
+    frozen until it is woken. `idleMilliseconds` is for how long there must have been no hold
+    (`GET /holds`); else it is 409 `NOT_IDLE`. Without it the sandbox falls asleep in the middle of
+    work. With `wake=true` the next hold wakes it: the request waits until the processes go on,
+    and is served then. The next time of a `POST /holds` with `wakeAfterSeconds` wakes it as well;
+    where that is less than a second away the sandbox is not idle. A request that comes while the
+    processes are being stopped has them go on, and this one is 409 `NOT_IDLE`. A sandbox that sleeps
+    takes the new `wake`. After a plain `POST /freeze` it is paused, and nothing but a thaw wakes
+    it. One whose daemon is killed is thawed by the next daemon.
+
     Meanwhile operations that start or need a process are 409 `FROZEN`; files,
     metrics, logs and streams go on. The clock goes on too, for timeouts of commands.
     """
     return Call(
         method="POST",
         path="/freeze",
+        query=(
+            ("idleMilliseconds", idle_milliseconds),
+            ("wake", wake),
+        ),
         answer=type(None),
     )
 
@@ -1484,14 +1507,20 @@ def stream_execution(
 
 
 def thaw(
+    *,
+    only_asleep: bool | None = None,
 ) -> Call[None]:
     """Let the processes of the sandbox go on.
 
-    Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it does nothing.
+    Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it stops nothing and
+    continues nothing; one that is about to fall asleep has to be idle for as long again.
     """
     return Call(
         method="POST",
         path="/thaw",
+        query=(
+            ("onlyAsleep", only_asleep),
+        ),
         answer=type(None),
     )
 
@@ -1575,6 +1604,8 @@ def watch_files(
 
 def watch_idle(
     idle_milliseconds: int,
+    *,
+    sleep: bool | None = None,
 ) -> EventStream[IdleEvent]:
     """Follow whether the sandbox is idle.
 
@@ -1589,11 +1620,16 @@ def watch_idle(
     second is cut, and the work goes on. So a stream that ends while the sandbox is idle means
     `busy`. No `idle` comes while a part of a request waits to be read, or of an answer to be
     sent. In silence a comment comes every 5 seconds. There are at most 16 such streams.
+
+    With `sleep=true` the stream begins with `asleep` or `awake`, and has one of them at each
+    change: `asleep` once `POST /freeze` has let the sandbox fall asleep, `awake` once a hold,
+    a time or `POST /thaw` has woken it, or a client has paused it. `idle` comes again then.
     """
     return EventStream(
         method="GET",
         path="/idle/watch",
         query=(
+            ("sleep", sleep),
             ("idleMilliseconds", idle_milliseconds),
         ),
         answer=IdleEvent,

@@ -241,7 +241,8 @@ class CreateSandboxRequest:
     What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
     again.
 
-    Answers have all fields. On a cluster the whole object is 501.
+    Answers have all fields. On a cluster `hibernate` is 501. There the daemon in the sandbox wakes
+    it, and what goes past the daemon does not, such as a packet to another port of the pod.
     """
     metadata: Mapping[str, str] | None = None
     """Free tags of the sandbox, or of the snapshot. The key `name` is a human-readable label. A key has 1
@@ -1001,7 +1002,8 @@ class Sandbox:
     What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
     again.
 
-    Answers have all fields. On a cluster the whole object is 501.
+    Answers have all fields. On a cluster `hibernate` is 501. There the daemon in the sandbox wakes
+    it, and what goes past the daemon does not, such as a packet to another port of the pod.
     """
     limits: SandboxLimits | None = None
     """The resource limits of a sandbox in numbers. One that is absent does not limit it; all are
@@ -1079,7 +1081,8 @@ class SandboxEvent:
     What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
     again.
 
-    Answers have all fields. On a cluster the whole object is 501.
+    Answers have all fields. On a cluster `hibernate` is 501. There the daemon in the sandbox wakes
+    it, and what goes past the daemon does not, such as a packet to another port of the pod.
     """
     message: str | None = None
     """The cause for people."""
@@ -1167,7 +1170,8 @@ class SandboxLifecycle:
     What a client has paused (`USER_PAUSE`) does not sleep: nothing but a resume lets it run
     again.
 
-    Answers have all fields. On a cluster the whole object is 501.
+    Answers have all fields. On a cluster `hibernate` is 501. There the daemon in the sandbox wakes
+    it, and what goes past the daemon does not, such as a packet to another port of the pod.
     """
 
     JSON_NAMES: ClassVar[Mapping[str, str]] = {

@@ -1,0 +1,181 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+const (
+	// shortestAwake is how long a batch must have been Running until it falls asleep: else one
+	// sandbox could have its status written many times per second.
+	shortestAwake = time.Second
+	// leastIdle is the shortest time that execd takes as one in which nothing kept the sandbox
+	// awake, in milliseconds.
+	leastIdle = 10
+)
+
+// sleeps reports whether a batch that is Pausing or Paused for the reason sleeps: its execd may
+// wake it.
+func sleeps(reason string) bool {
+	return reason == v1alpha1.ReasonIdle || reason == v1alpha1.ReasonTimeout
+}
+
+// sleepOperation is what lets a sandbox fall asleep whose phase on record is Pausing.
+func sleepOperation(b *v1alpha1.BatchSandbox) string {
+	wake := b.Spec.Sleep.AutoResume
+	switch {
+	case b.Status.Reason == v1alpha1.ReasonTimeout:
+		return fmt.Sprintf("freeze?wake=%t", wake)
+	case b.Spec.Sleep.Idle == nil:
+		return "" // it was taken back meanwhile
+	}
+	return fmt.Sprintf("freeze?idleMilliseconds=%d&wake=%t", b.Spec.Sleep.Idle.Milliseconds, wake)
+}
+
+// expires reports whether the time of a batch is up.
+func expires(b *v1alpha1.BatchSandbox, now time.Time) bool {
+	return b.Spec.ExpireTime != nil && !now.Before(b.Spec.ExpireTime.Time)
+}
+
+// sleepsAtTimeout reports whether a batch falls asleep when its time is up. It does so once: if it
+// was not awake since, it ends.
+func sleepsAtTimeout(b *v1alpha1.BatchSandbox) bool {
+	if b.Spec.Sleep == nil || b.Spec.Sleep.Timeout == nil ||
+		b.Annotations[v1alpha1.AnnotationTimedOut] != "" {
+		return false
+	}
+	switch b.Status.Phase {
+	case v1alpha1.PhaseRunning, v1alpha1.PhasePausing, v1alpha1.PhasePaused, v1alpha1.PhaseResuming:
+		return true
+	}
+	return false
+}
+
+// passTimeout records that the time of a batch is up that falls asleep then, and when it ends; once
+// the batch runs again, how long it lives from then on. It changes the batch to what is written.
+func (r *reconciler) passTimeout(ctx context.Context, b *v1alpha1.BatchSandbox,
+	now time.Time) error {
+	changed := b.DeepCopy()
+	timeout := func(seconds int64) {
+		changed.Spec.ExpireTime = &metav1.Time{
+			Time: now.Add(time.Duration(seconds) * time.Second).Truncate(time.Second)}
+	}
+	switch {
+	case b.DeletionTimestamp != nil || b.Annotations[v1alpha1.AnnotationStop] != "":
+		return nil
+	case expires(b, now) && sleepsAtTimeout(b):
+		if changed.Annotations == nil {
+			changed.Annotations = make(map[string]string)
+		}
+		changed.Annotations[v1alpha1.AnnotationTimedOut] = now.UTC().Format(time.RFC3339)
+		timeout(b.Spec.Sleep.Timeout.KeptSeconds)
+	case b.Annotations[v1alpha1.AnnotationTimedOut] != "" && !expires(b, now) &&
+		b.Status.Phase == v1alpha1.PhaseResuming:
+		delete(changed.Annotations, v1alpha1.AnnotationTimedOut)
+		if b.Spec.Sleep != nil && b.Spec.Sleep.Timeout != nil {
+			timeout(b.Spec.Sleep.Timeout.LivesSeconds)
+		}
+	default:
+		return nil
+	}
+	err := r.client.Patch(ctx, changed,
+		client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return written(err)
+	}
+	*b = *changed
+	return nil
+}
+
+// follow adds to at what execd says of the rest of a sandbox that may fall asleep, or that sleeps.
+// Of one that is being frozen or thawed nothing is followed: what is done last decides.
+func (r *reconciler) follow(b *v1alpha1.BatchSandbox, at *observed, stopping bool, due *deadline) {
+	key := client.ObjectKeyFromObject(b)
+	asleep := b.Status.Phase == v1alpha1.PhasePaused && sleeps(b.Status.Reason)
+	awake := b.Status.Phase == v1alpha1.PhaseRunning && b.Spec.Sleep != nil && b.Spec.Sleep.Idle != nil
+	if stopping || b.Spec.Pause || !asleep && !awake || len(at.sandboxes) != 1 {
+		r.rests.forget(key)
+		return
+	}
+	s := &at.sandboxes[0]
+	if s.ended || s.pod == nil || s.pod.Status.PodIP == "" || b.Status.Ended(0) {
+		r.rests.forget(key)
+		return
+	}
+	quiet := int64(leastIdle)
+	if b.Spec.Sleep != nil && b.Spec.Sleep.Idle != nil {
+		quiet = b.Spec.Sleep.Idle.Milliseconds
+	}
+	at.rest = r.rests.follow(b, time.Duration(quiet)*time.Millisecond,
+		daemon{0, s.pod.UID, s.pod.Status.PodIP, r.execdToken(b, 0, s.pod)})
+	if at.rest.full {
+		due.in(at.now, resyncInterval)
+	}
+	if n := len(b.Status.History); awake && at.rest.idle && n > 0 {
+		if wait := b.Status.History[n-1].Time.Add(shortestAwake).Sub(at.now); wait > 0 {
+			due.in(at.now, wait)
+			at.rest.idle = false
+		}
+	}
+}
+
+// fallAsleep begins the sleep, or the end, of a sandbox that is idle or whose time is up, and
+// reports whether it has.
+func (d *decision) fallAsleep() bool {
+	sleep := d.batch.Spec.Sleep
+	switch {
+	case sleep == nil:
+		return false
+	case sleep.Timeout != nil && d.batch.Annotations[v1alpha1.AnnotationTimedOut] != "":
+		d.enterPhase(v1alpha1.PhasePausing, v1alpha1.ReasonTimeout,
+			"asleep: the time of the sandbox is up")
+		return true
+	case sleep.Idle == nil || !d.at.rest.idle && !d.at.rest.asleep:
+		return false
+	}
+	message := fmt.Sprintf("no request, program or timer has kept the sandbox awake for %v",
+		time.Duration(sleep.Idle.Milliseconds)*time.Millisecond)
+	if sleep.Idle.Action == v1alpha1.IdleDelete {
+		d.enterPhase(v1alpha1.PhaseStopping, v1alpha1.ReasonIdle, message)
+	} else {
+		d.enterPhase(v1alpha1.PhasePausing, v1alpha1.ReasonIdle, "asleep: "+message)
+	}
+	return true
+}
+
+// completeSleep ends Pausing once the sandbox sleeps, or runs on.
+func (d *decision) completeSleep() {
+	sleep, reason, frozen := d.batch.Spec.Sleep, d.status.Reason, d.at.frozen
+	switch {
+	case d.batch.Spec.Pause:
+		d.enterPhase(v1alpha1.PhasePausing, v1alpha1.ReasonUserPause, "")
+	case sleep == nil || reason == v1alpha1.ReasonIdle && sleep.Idle == nil:
+		d.enterPhase(v1alpha1.PhaseResuming, v1alpha1.ReasonWoken, "is being woken")
+	case !frozen.tried:
+	case frozen.err == nil:
+		d.enterPhase(v1alpha1.PhasePaused, reason, d.status.Message)
+	case reason == v1alpha1.ReasonTimeout && !errors.Is(frozen.err, errBusy):
+		d.explain(reason, frozen.err.Error()) // it is tried again
+	default:
+		d.enterPhase(v1alpha1.PhaseResuming, v1alpha1.ReasonWoken,
+			"runs on: "+frozen.err.Error())
+	}
+}
+
+// sleepOn ends the sleep of a sandbox whose execd says so. A pause of one that sleeps makes it one
+// that nothing wakes.
+func (d *decision) sleepOn() {
+	switch {
+	case d.batch.Spec.Pause:
+		d.enterPhase(v1alpha1.PhasePausing, v1alpha1.ReasonUserPause, "")
+	case d.at.rest.known && !d.at.rest.asleep:
+		d.enterPhase(v1alpha1.PhaseResuming, v1alpha1.ReasonWoken, "is being woken")
+	}
+}
