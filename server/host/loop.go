@@ -181,7 +181,7 @@ func wall(at time.Time) time.Time { return at.Round(0) }
 func (a *actor) idle() time.Duration {
 	wait := min(a.untilDue(), a.untilHibernation())
 	if a.state() == lifecycle.StatePaused && a.cancelRunning == nil {
-		wait = min(wait, a.untilWake())
+		wait = min(wait, a.untilWake(), a.untilPorts())
 	}
 	if a.saveAgainAt.IsZero() {
 		return wait

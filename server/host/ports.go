@@ -21,18 +21,26 @@ func (a *actor) portsWake() bool {
 
 // needsPorts reports whether connections to the published ports of the sandbox are to wake it, and
 // do not yet.
-func (a *actor) needsPorts() bool {
-	return a.sleep.ports == nil && a.portsWake() && !a.host.options.Clock().Before(a.sleep.portsAgain)
+func (a *actor) needsPorts() bool { return a.untilPorts() == 0 }
+
+// untilPorts returns how long a sandbox whose published ports are to wake it, and do not yet, waits
+// for that; an hour for any other.
+func (a *actor) untilPorts() time.Duration {
+	if a.sleep.ports != nil || !a.portsWake() {
+		return time.Hour
+	}
+	return max(0, a.sleep.portsAgain.Sub(a.host.options.Clock()))
 }
 
 // updatePorts ends that connections to published ports wait, once the sandbox runs or nothing wakes
-// it, and wakes it where one does. While it is being started they wait on.
+// it, and wakes it where one does. While it is being started, or is to be, they wait on.
 func (a *actor) updatePorts() {
 	ports := a.sleep.ports
 	if ports == nil {
 		return
 	}
-	if starting := a.state() == lifecycle.StateResuming && a.record.Stopped; !starting && !a.portsWake() {
+	stops := a.record.Stopped || a.record.Hibernation == lifecycle.HibernationBegun
+	if starting := a.state() == lifecycle.StateResuming && stops; !starting && !a.portsWake() {
 		ports.stop()
 		a.sleep.ports = nil
 		if !a.record.Sandbox.Sleeps() {

@@ -114,15 +114,44 @@ func TestConnectionsThatDoNotWake(t *testing.T) {
 	})
 }
 
-// TestConnectionsRefused: a sandbox whose ports cannot be kept goes to the disk all the same, and
-// wakes as any other.
+// TestConnectionsRefused: a sandbox whose ports cannot be kept goes to the disk all the same.
+// Connections wake it once they can be kept.
 func TestConnectionsRefused(t *testing.T) {
 	m, want := hibernating(t, "")
 	m.start()
 	m.engine.failBefore(callHoldConnections, func(context.Context, string) error { return errors.New("too many open files") })
 	id := m.onDisk("", want)
+	runs := m.host.RunsOf(id)
+	if m.engine.connect(container(id)) {
+		t.Error("a connection waits at a port that could not be kept")
+	}
 	m.engine.failBefore(callHoldConnections, nil)
 	m.clock.advance(time.Minute)
+	_, err := m.host.UpdateMetadata(t.Context(), id, map[string]*string{}) // the actor's timer goes by the time of the host
+	must(t, err)
+	m.connects(id)
+	m.awaitRuns(id, runs+1)
+}
+
+// TestConnectionsDuringResume: connections wait on while a sandbox whose processes are ending is
+// resumed by a client.
+func TestConnectionsDuringResume(t *testing.T) {
+	m, _ := hibernating(t, "")
+	m.start()
+	id := m.createOf(hibernatingSpec(""))
+	m.awaitPausedFor(id, lifecycle.ReasonIdle)
+	runs := m.host.RunsOf(id)
+	hold := newGate()
+	m.engine.failBefore(callSuspend, hold.fault)
+	m.clock.advance(untilDisk)
 	m.host.Sweep()
-	must(t, m.host.Wake(t.Context(), id))
+	hold.await(t)
+	must(t, m.host.Resume(t.Context(), id))
+	m.await(id, lifecycle.StateResuming)
+	if !m.engine.connect(container(id)) {
+		t.Error("connections are refused while a sandbox is resumed")
+	}
+	close(hold.open)
+	m.awaitRuns(id, runs+1)
+	m.holdsNone(id)
 }

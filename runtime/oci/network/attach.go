@@ -22,6 +22,7 @@ type attached struct {
 	held      bool          // the table does not have its ports: see Hold
 	stopping  bool          // what is held waits, because the container is about to end
 	gone      chan struct{} // closed when the container is detached
+	takes     *attached     // what is kept for the container, until it is attached
 }
 
 func newAttached(a Attachment) *attached {
@@ -37,6 +38,16 @@ func (a *attached) close() {
 		a.namespace.close()
 		a.namespace = nil
 	}
+}
+
+// giveUp is close for a container that could not be attached. The ports that are kept for it stay.
+func (a *attached) giveUp() {
+	if a.takes != nil {
+		for port := range a.takes.Ports {
+			delete(a.reserved, port)
+		}
+	}
+	a.close()
 }
 
 // inTable is what the table has of the attachment.
@@ -72,23 +83,20 @@ func (n *Network) attach(ctx context.Context, container string, ports []int,
 		return Namespace{}, fmt.Errorf("publish: %v is not an IPv4 address", publish)
 	}
 	a := newAttached(Attachment{Container: container, Publish: publish})
-	giveUp := a.close
-	if n.takeKept(a) {
-		giveUp = func() { n.keep(a) }
-	}
+	n.takeKept(a)
 	if err := a.reserve(ports, &n.others); err != nil {
-		giveUp()
+		a.giveUp()
 		return Namespace{}, err
 	}
 	var err error
 	if a.namespace, err = n.takeNamespace(ctx); err != nil {
-		giveUp()
+		a.giveUp()
 		return Namespace{}, err
 	}
 	a.Address = a.namespace.address
 	out := Namespace{Attachment: a.copy(), Path: a.namespace.path(), Inode: a.namespace.inode}
 	if out.Nameservers, err = n.admit(a); err != nil {
-		giveUp()
+		a.giveUp()
 		n.returnAddress(out.Address)
 		return Namespace{}, err
 	}
@@ -150,6 +158,9 @@ func (n *Network) admit(a *attached) ([]string, error) {
 	if _, ok := n.attached[a.Container]; ok {
 		return nil, fmt.Errorf("container %s is attached already", a.Container)
 	}
+	if n.kept[a.Container] != a.takes {
+		return nil, fmt.Errorf("the ports of container %s were closed meanwhile", a.Container)
+	}
 	n.attached[a.Container] = a
 	// What is held already is passed on as soon as a program in the container listens. Without the
 	// hold it would be refused until then.
@@ -165,6 +176,8 @@ func (n *Network) admit(a *attached) ([]string, error) {
 		delete(n.attached, a.Container)
 		return nil, err
 	}
+	delete(n.kept, a.Container)
+	a.takes = nil
 	n.noteOpened()
 	return slices.Clone(n.resolver.servers), nil
 }
@@ -188,11 +201,7 @@ func (n *Network) Detach(container string) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if a := n.kept[container]; a != nil && !n.closed {
-		n.dropHold(container)
-		delete(n.kept, container)
-		a.close()
-	}
+	n.dropKept(container)
 	return nil
 }
 
@@ -222,43 +231,49 @@ func (n *Network) DetachKeeping(container string) error {
 	return nil
 }
 
-// keep keeps the ports of a container that could not be attached.
-func (n *Network) keep(a *attached) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.keepPorts(a)
-}
-
-// keepPorts keeps the ports of a container that is not attached, with the sockets that reserve
-// them. The caller holds mu.
+// keepPorts keeps the ports of a container that is detached, with the sockets that reserve them.
+// The caller holds mu.
 func (n *Network) keepPorts(a *attached) {
 	kept := newAttached(Attachment{Container: a.Container, Publish: a.Publish, Ports: a.Ports})
 	kept.reserved, a.reserved = a.reserved, nil
 	a.close()
-	if n.closed || len(kept.reserved) == 0 || len(kept.reserved) != len(kept.Ports) || n.attached[a.Container] != nil {
-		kept.close()
-		return
-	}
 	n.kept[a.Container] = kept
+	if len(kept.reserved) == 0 || len(kept.reserved) != len(kept.Ports) {
+		n.dropKept(a.Container)
+	}
+	if h := n.holds[a.Container]; h != nil && h.released { // what it takes now would not wake the container
+		h.close()
+		n.endHold(h)
+	}
 }
 
-// takeKept gives a container that is about to be attached the ports that it had before. It returns
-// false for one without any.
-func (n *Network) takeKept(a *attached) bool {
+// dropKept closes the ports that are kept for a container. Connections that wait for it are closed.
+// The caller holds mu.
+func (n *Network) dropKept(container string) {
+	kept := n.kept[container]
+	if kept == nil || n.closed {
+		return
+	}
+	n.dropHold(container)
+	delete(n.kept, container)
+	kept.close()
+	n.noteOpened()
+}
+
+// takeKept gives a container that is about to be attached the ports that it had before. They stay
+// kept until it is attached.
+func (n *Network) takeKept(a *attached) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	kept := n.kept[a.Container]
-	if kept == nil || n.closed || n.attached[a.Container] != nil {
-		return false
+	if kept == nil || n.closed {
+		return
 	}
-	delete(n.kept, a.Container)
 	if kept.Publish != a.Publish {
-		n.dropHold(a.Container)
-		kept.close()
-		return false
+		n.dropKept(a.Container)
+		return
 	}
-	a.Ports, a.reserved = kept.Ports, kept.reserved
-	return true
+	a.takes, a.Ports, a.reserved = kept, maps.Clone(kept.Ports), maps.Clone(kept.reserved)
 }
 
 // returnAddress gives back an address that was taken and not attached.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -30,6 +29,9 @@ const (
 	firstDialPause   = 5 * time.Millisecond
 	longestDialPause = 50 * time.Millisecond
 )
+
+// errNoPort is the cause for a connection to a container that was removed.
+var errNoPort = errors.New("the container has no published port")
 
 // hold has the connections to the published ports of one container wait at this host.
 type hold struct {
@@ -88,8 +90,11 @@ func (n *Network) beginHold(h *hold, a *attached, attached bool) error {
 		}
 		h.listeners, ports = append(h.listeners, listener), append(ports, port)
 	}
+	if attached {
+		a.stopping = true
+	}
 	if attached && !a.held {
-		a.held, a.stopping = true, true
+		a.held = true
 		if err := n.filter.dropPorts(a.Attachment); err != nil {
 			if err := n.rewrite(); err != nil { // another program may have removed the table
 				a.held, a.stopping = false, false
@@ -112,21 +117,37 @@ func (n *Network) releaseHold(h *hold) {
 		return
 	}
 	h.released = true
-	a := n.attached[h.container]
-	if a == nil {
+	if err := n.drain(h); err != nil {
+		n.log.Error().Err(err).Str("container_id", h.container).
+			Msg("cannot publish the ports of a container again, to which connections are passed on until that succeeds; retried every second")
+	}
+}
+
+// drain ends a hold that is released, after the table has the ports of the container again. The
+// caller holds mu.
+func (n *Network) drain(h *hold) error {
+	if n.closed || n.holds[h.container] != h {
+		return nil
+	}
+	next := func() error {
 		h.close()
 		n.endHold(h)
-		return
+		return nil
 	}
-	if err := n.reopen(a); err != nil {
-		n.log.Error().Err(err).Str("container_id", h.container).Msg("cannot publish the ports of a container again; retried when rules change")
+	a := n.attached[h.container]
+	if a == nil {
+		return next()
+	}
+	err := n.reopen(a)
+	if err != nil {
+		next = func() error { return n.drain(h) }
 	}
 	time.AfterFunc(drainTime, func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		h.close()
-		n.endHold(h)
+		_ = next() // it was logged
 	})
+	return err
 }
 
 // endHold lets the sockets of the published ports listen no more, unless connections wait again.
@@ -176,13 +197,13 @@ func (n *Network) reopen(a *attached) error {
 		return nil
 	}
 	a.held, a.stopping = false, false
+	n.noteOpened()
 	if err := n.filter.addPorts(a.Attachment); err != nil {
 		if err := n.rewrite(); err != nil {
 			a.held = true
 			return err
 		}
 	}
-	n.noteOpened()
 	return nil
 }
 
@@ -258,9 +279,11 @@ func (h *hold) serve(client *net.TCPConn, port int) {
 
 // dial connects to the port of the container until that succeeds.
 func (h *hold) dial(ctx context.Context, port int) (*net.TCPConn, *attached, error) {
-	var dialer net.Dialer
 	for pause := firstDialPause; ; {
 		a, opened := h.network.isOpen(h.container)
+		if a == nil && opened == nil {
+			return nil, nil, errNoPort
+		}
 		if a == nil {
 			pause = firstDialPause
 			select {
@@ -270,8 +293,8 @@ func (h *hold) dial(ctx context.Context, port int) (*net.TCPConn, *attached, err
 				return nil, nil, ctx.Err()
 			}
 		}
-		conn, err := dialer.DialContext(ctx, "tcp4", netip.AddrPortFrom(a.Address, uint16(port)).String())
-		if server, ok := conn.(*net.TCPConn); ok && err == nil {
+		server, err := a.dial(ctx, port)
+		if err == nil {
 			return server, a, nil
 		}
 		select {
@@ -283,51 +306,37 @@ func (h *hold) dial(ctx context.Context, port int) (*net.TCPConn, *attached, err
 	}
 }
 
+// dial connects to a port of the container, for as long as that is attached: another one may have
+// its address later.
+func (a *attached) dial(ctx context.Context, port int) (*net.TCPConn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-a.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	var dialer net.Dialer
+	return dialer.DialTCP(ctx, "tcp4", netip.AddrPort{}, netip.AddrPortFrom(a.Address, uint16(port)))
+}
+
 // isOpen returns a container that is attached, and to which connections may go; or nil, and what is
-// closed when another container may be open.
+// closed when another container may be open. It returns nil twice for a container that has no port
+// any more.
 func (n *Network) isOpen(container string) (*attached, <-chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if a := n.attached[container]; a != nil && !a.stopping {
+	switch a := n.attached[container]; {
+	case a == nil && n.kept[container] == nil:
+		return nil, nil
+	case a == nil || a.stopping:
+		return nil, n.opened
+	default:
 		return a, nil
 	}
-	return nil, n.opened
 }
-
-// join passes on what two connections send, until both have ended, the container is detached or ctx
-// ends.
-func join(ctx context.Context, gone <-chan struct{}, client, server *net.TCPConn) {
-	ended := make(chan error, 2)
-	pass := func(to, from *net.TCPConn) {
-		_, err := io.Copy(to, from) // in the kernel
-		ended <- errors.Join(err, to.CloseWrite())
-	}
-	go pass(client, server)
-	go pass(server, client)
-	open := 2
-	for open > 0 {
-		select {
-		case err := <-ended:
-			if open--; err == nil {
-				continue
-			}
-		case <-gone:
-		case <-ctx.Done():
-		}
-		break
-	}
-	if open > 0 {
-		reset(client)
-		reset(server)
-	}
-	for ; open > 0; open-- {
-		<-ended
-	}
-	_, _ = client.Close(), server.Close()
-}
-
-// reset closes a connection at once, and drops what was not sent.
-func reset(conn *net.TCPConn) { _, _ = conn.SetLinger(0), conn.Close() }
 
 // listen has a socket listen that reserves a port. The listener is another descriptor of it.
 func listen(socket int) (*net.TCPListener, error) {

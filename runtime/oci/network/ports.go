@@ -198,12 +198,23 @@ func (n *Network) reserveAgain(a Attachment) map[int]int {
 }
 
 // reserveKept reserves the ports of containers that are not attached. One whose port another
-// process has taken meanwhile gets another one.
+// process or network has taken meanwhile gets another one.
 func (n *Network) reserveKept(all []Attachment) {
+	if len(all) == 0 {
+		return
+	}
+	others, err := publishedByOthers(n.options.Bridge) // changes of these are not followed yet
+	if err != nil {
+		n.log.Warn().Err(err).Msg("cannot read which ports other networks publish: those of containers that are stopped are not kept")
+		return
+	}
 	for _, a := range all {
 		kept := newAttached(Attachment{Container: a.Container, Publish: a.Publish, Ports: map[int]int{}})
 		for port, hostPort := range a.Ports {
-			socket, err := bindAgain(a.Publish, hostPort)
+			socket, err := -1, errPublished
+			if !others.have(a.Publish, hostPort) {
+				socket, err = bindAgain(a.Publish, hostPort)
+			}
 			if err != nil {
 				n.log.Warn().Err(err).Str("container_id", a.Container).Int("port", port).
 					Msg("cannot keep the published port of a container that is stopped: it gets another one when it is started")
@@ -216,6 +227,8 @@ func (n *Network) reserveKept(all []Attachment) {
 		}
 	}
 }
+
+var errPublished = errors.New("another network publishes it")
 
 // bind returns a socket bound to the TCP port of the host.
 func bind(publish netip.Addr, port int) (socket int, err error) {
