@@ -130,7 +130,8 @@ func TestSignals(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	for _, pty := range []any{nil, message{}} {
-		in := message{"process": bash("trap 'echo caught' TERM; echo up; while :; do read; done"), "pty": pty}
+		// A bash whose signal comes right before it waits runs the trap when it has waited.
+		in := message{"process": bash("trap 'echo caught' TERM; echo up; while :; do read -t 0.05; done"), "pty": pty}
 		f := d.run(t, in, nil)
 		f.until("up")
 		d.succeeds(t, "process.Process/SendSignal", message{"process": f.by(), "signal": "SIGNAL_SIGTERM"})

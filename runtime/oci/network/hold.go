@@ -244,24 +244,36 @@ func (h *hold) accept(listener *net.TCPListener, port int) {
 		h.network.running.Go(func() {
 			h.serve(client, port)
 			<-h.passed
+			<-h.network.passed
 		})
 	}
 }
 
 // admit counts one more connection, which waits. It returns false where there are too many.
 func (h *hold) admit() bool {
-	select {
-	case h.passed <- struct{}{}:
-	default:
-		return false
+	counted := []chan struct{}{h.network.passed, h.passed, h.waiting}
+	for i, count := range counted {
+		select {
+		case count <- struct{}{}:
+		default:
+			for _, before := range counted[:i] {
+				<-before
+			}
+			return false
+		}
 	}
-	select {
-	case h.waiting <- struct{}{}:
-		return true
-	default:
-		<-h.passed
-		return false
+	return true
+}
+
+// maxPassedOfAll returns how many connections of all containers wait or are passed on: each takes
+// up to six descriptors, and most of those that this process may have are for other work.
+func maxPassedOfAll() int {
+	const part, least, most = 32, 64, 8192
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return least
 	}
+	return int(max(least, min(most, limit.Cur/part)))
 }
 
 // serve connects a client to the port of the container, once that is open.

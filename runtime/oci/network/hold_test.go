@@ -226,3 +226,23 @@ func tcpPair(t *testing.T) (a, b *net.TCPConn) {
 	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
 	return a, b
 }
+
+// TestConnectionsOfAll: connections of one container leave none to another where all together may
+// not be more, and what is refused counts nowhere.
+func TestConnectionsOfAll(t *testing.T) {
+	n := &Network{passed: make(chan struct{}, 2)}
+	one := &hold{network: n, waiting: make(chan struct{}, 3), passed: make(chan struct{}, 3)}
+	two := &hold{network: n, waiting: make(chan struct{}, 3), passed: make(chan struct{}, 1)}
+	if !one.admit() || !two.admit() || two.admit() || one.admit() {
+		t.Error("two connections are not as many as may wait")
+	}
+	for name, h := range map[string]*hold{"one": one, "two": two} {
+		if len(h.waiting) != 1 || len(h.passed) != 1 {
+			t.Errorf("%s: %d connections wait, %d are counted", name, len(h.waiting), len(h.passed))
+		}
+	}
+	wait.For(t, "the end of a connection", n.passed)
+	if two.admit() || len(n.passed) != 1 {
+		t.Error("a connection that is one too many of its container is counted")
+	}
+}

@@ -95,6 +95,8 @@ type Network struct {
 	wakeCleaner chan struct{}   // for cleanUpDetached
 	serving     context.Context //nolint:containedctx // ends when the network is closed
 
+	passed chan struct{} // has an element for each connection of a hold that waits or is passed on
+
 	addresses *addresses
 	others    othersPorts
 
@@ -138,7 +140,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 		options: o, log: o.Logger, ready: make(chan *namespace, o.Ready), makers: make(chan struct{}, maxMakers),
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), wakeCleaner: make(chan struct{}, 1),
 		attached: map[string]*attached{}, kept: map[string]*attached{}, holds: map[string]*hold{}, opened: make(chan struct{}),
-		others: othersPorts{own: o.Bridge},
+		others: othersPorts{own: o.Bridge}, passed: make(chan struct{}, maxPassedOfAll()),
 	}
 	if n.lock, err = lockBridge(o.Shared, o.Bridge); err != nil {
 		return nil, err
