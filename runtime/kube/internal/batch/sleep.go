@@ -2,11 +2,13 @@ package batch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -62,36 +64,48 @@ func sleepsAtTimeout(b *v1alpha1.BatchSandbox) bool {
 // the batch runs again, how long it lives from then on. It changes the batch to what is written.
 func (r *reconciler) passTimeout(ctx context.Context, b *v1alpha1.BatchSandbox,
 	now time.Time) error {
-	changed := b.DeepCopy()
-	timeout := func(seconds int64) {
-		changed.Spec.ExpireTime = &metav1.Time{
-			Time: now.Add(time.Duration(seconds) * time.Second).Truncate(time.Second)}
-	}
+	var timedOut *string // nil removes the annotation
+	var seconds int64    // 0 leaves the time
 	switch {
 	case b.DeletionTimestamp != nil || b.Annotations[v1alpha1.AnnotationStop] != "":
 		return nil
 	case expires(b, now) && sleepsAtTimeout(b):
-		if changed.Annotations == nil {
-			changed.Annotations = make(map[string]string)
-		}
-		changed.Annotations[v1alpha1.AnnotationTimedOut] = now.UTC().Format(time.RFC3339)
-		timeout(b.Spec.Sleep.Timeout.KeptSeconds)
+		timedOut, seconds = new(now.UTC().Format(time.RFC3339)), b.Spec.Sleep.Timeout.KeptSeconds
 	case b.Annotations[v1alpha1.AnnotationTimedOut] != "" && !expires(b, now) &&
 		b.Status.Phase == v1alpha1.PhaseResuming:
-		delete(changed.Annotations, v1alpha1.AnnotationTimedOut)
 		if b.Spec.Sleep != nil && b.Spec.Sleep.Timeout != nil {
-			timeout(b.Spec.Sleep.Timeout.LivesSeconds)
+			seconds = b.Spec.Sleep.Timeout.LivesSeconds
 		}
 	default:
 		return nil
 	}
-	err := r.client.Patch(ctx, changed,
-		client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{}))
+	patch, err := timeoutPatch(b.ResourceVersion, timedOut, seconds, now)
 	if err != nil {
+		return err
+	}
+	changed := b.DeepCopy()
+	if err := r.client.Patch(ctx, changed, patch); err != nil {
 		return written(err)
 	}
 	*b = *changed
 	return nil
+}
+
+// timeoutPatch returns what changes the annotation of a batch whose time is up, and the time. It is
+// no difference of two batches: one from the cache may have no other annotation, and a difference
+// that takes the last one away takes away those as well that [TrimBatch] left out.
+func timeoutPatch(version string, timedOut *string, seconds int64, now time.Time) (client.Patch,
+	error) {
+	patch := map[string]any{"metadata": map[string]any{
+		"resourceVersion": version,
+		"annotations":     map[string]*string{v1alpha1.AnnotationTimedOut: timedOut},
+	}}
+	if seconds > 0 {
+		at := now.Add(time.Duration(seconds) * time.Second).Truncate(time.Second)
+		patch["spec"] = map[string]any{"expireTime": metav1.Time{Time: at}}
+	}
+	text, err := json.Marshal(patch)
+	return client.RawPatch(types.MergePatchType, text), err
 }
 
 // follow adds to at what execd says of the rest of a sandbox that may fall asleep, or that sleeps.

@@ -305,6 +305,7 @@ func TestSleepAtTimeout(t *testing.T) {
 		Timeout: &v1alpha1.Timeout{KeptSeconds: 3600, LivesSeconds: 600}}, func(b *v1alpha1.BatchSandbox) {
 		b.Spec.ExpireTime = &metav1.Time{Time: time.Now().Add(time.Hour)}
 		b.Spec.TTLSecondsAfterFinished = new(int32(3600))
+		b.Annotations = map[string]string{"another-program": "keeps this"}
 	})
 	p.reaches("b", v1alpha1.PhaseRunning)
 	p.passes(2 * time.Hour)
@@ -317,7 +318,7 @@ func TestSleepAtTimeout(t *testing.T) {
 	}
 	b = p.ranAfter(b)
 	if left := time.Until(b.Spec.ExpireTime.Time); left < 120*time.Minute || left > 131*time.Minute ||
-		b.Annotations[v1alpha1.AnnotationTimedOut] != "" {
+		b.Annotations[v1alpha1.AnnotationTimedOut] != "" || b.Annotations["another-program"] == "" {
 		t.Errorf("it lives for %v, annotations %v", left, b.Annotations)
 	}
 	p.passes(4 * time.Hour)
