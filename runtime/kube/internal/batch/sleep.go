@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// shortestAwake is how long a batch must have been Running until it falls asleep: else one
-	// sandbox could have its status written many times per second.
+	// shortestAwake is how long a batch must have been Running until it falls asleep, also where
+	// execd says that it sleeps already: else one sandbox could have its status written many times
+	// per second.
 	shortestAwake = time.Second
 	// leastIdle is the shortest time that execd takes as one in which nothing kept the sandbox
 	// awake, in milliseconds.
@@ -132,10 +133,10 @@ func (r *reconciler) follow(b *v1alpha1.BatchSandbox, at *observed, stopping boo
 	if at.rest.full {
 		due.in(at.now, resyncInterval)
 	}
-	if n := len(b.Status.History); awake && at.rest.idle && n > 0 {
+	if n := len(b.Status.History); awake && (at.rest.idle || at.rest.asleep) && n > 0 {
 		if wait := b.Status.History[n-1].Time.Add(shortestAwake).Sub(at.now); wait > 0 {
 			due.in(at.now, wait)
-			at.rest.idle = false
+			at.rest.idle, at.rest.asleep = false, false
 		}
 	}
 }
@@ -153,6 +154,8 @@ func (d *decision) fallAsleep() bool {
 		return true
 	case sleep.Idle == nil || !d.at.rest.idle && !d.at.rest.asleep:
 		return false
+	case sleep.Idle.Action == v1alpha1.IdleDelete && !d.at.rest.idle:
+		return false // it was put to sleep by another, and may have worked until then
 	}
 	message := fmt.Sprintf("no request, program or timer has kept the sandbox awake for %v",
 		time.Duration(sleep.Idle.Milliseconds)*time.Millisecond)
