@@ -28,7 +28,7 @@ type resting struct {
 
 func newResting() *resting { return &resting{since: time.Now(), changed: make(chan struct{})} }
 
-// notify tells those who follow that something has changed. The caller holds mu.
+// notify has those who follow look what has changed. The caller holds mu.
 func (e *resting) notify() {
 	close(e.changed)
 	e.changed = make(chan struct{})
@@ -213,7 +213,7 @@ func TestSleep(t *testing.T) {
 		t.Error("a request wakes what was paused")
 	}
 	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Pause = false })
-	b = p.ranAfter(b)
+	p.ranAfter(b)
 	b = p.inPhase(v1alpha1.PhasePaused, v1alpha1.ReasonIdle)
 	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Sleep.AutoResume = false })
 	p.eventually(func() error {
