@@ -135,16 +135,29 @@ func (c *Cluster) resumeAsleep(ctx context.Context, id string) (woken bool, err 
 	if err != nil {
 		return false, err
 	}
+	ended := func(e *view.Entry, atMost time.Duration) *view.Entry {
+		since := e.Version
+		return c.view.Await(ctx, e, atMost, func(e *view.Entry) bool { return e.Version > since && !e.Sandbox.Status.State.Transient() })
+	}
+	status := e.Sandbox.Status
 	switch {
 	case e.Sandbox.Sleeps():
 		if err := c.thaw(ctx, e); err != nil {
 			return false, err
 		}
-	case !isWoken(&e.Sandbox):
+		if status.State != lifecycle.StatePausing || status.Reason != lifecycle.ReasonTimeout {
+			ended(e, actTimeout)
+			break
+		}
+		// Execd lets it fall asleep in the middle of work, and perhaps after the thaw.
+		if after := ended(e, wakeTimeout); after.Sandbox.Status.State == lifecycle.StatePaused && after.Sandbox.Sleeps() {
+			return true, c.thaw(ctx, after)
+		}
+	case isWoken(&e.Sandbox):
+		ended(e, actTimeout)
+	default:
 		return false, nil
 	}
-	since := e.Version
-	c.view.Await(ctx, e, actTimeout, func(e *view.Entry) bool { return e.Version > since && !e.Sandbox.Status.State.Transient() })
 	return true, nil
 }
 

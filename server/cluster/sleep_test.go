@@ -205,3 +205,28 @@ func TestASandboxThatSleeps(t *testing.T) {
 		t.Error("after the resume the resource says that it is paused")
 	}
 }
+
+// TestResumeOfASandboxThatFallsAsleep: the sandbox may fall asleep only after its daemon was asked
+// to wake it.
+func TestResumeOfASandboxThatFallsAsleep(t *testing.T) {
+	t.Parallel()
+	const address = "127.99.47.2"
+	s, d := newSpace(t), serveDaemon(t, address)
+	c := s.replica(t)
+	id := create(t, c, sleepySpec()).ID
+	s.play(t, id, v1alpha1.PhasePausing, v1alpha1.ReasonTimeout, "asleep")
+	s.at(t, id, address)
+	wait.Until(t, "the view has the address", func() bool {
+		location, err := c.Locate(t.Context(), id, 80)
+		return err == nil && location.Endpoint.Host == address
+	})
+	resumed := make(chan error, 1)
+	go func() { resumed <- c.Resume(t.Context(), id) }()
+	const thaw = "POST /thaw?onlyAsleep=true"
+	wait.Until(t, "the daemon is asked to wake the sandbox", func() bool { return d.was() == thaw })
+	s.play(t, id, v1alpha1.PhasePaused, v1alpha1.ReasonTimeout, "asleep")
+	must(t, wait.For(t, "the end of the resume", resumed))
+	if got := d.was(); got != thaw {
+		t.Errorf("once it is asleep the daemon is asked for %q, want %q", got, thaw)
+	}
+}

@@ -83,7 +83,7 @@ func (r *Registry) Sleep(ctx context.Context, condition Condition) error {
 		return ErrBusy // it is thawed in its turn
 	}
 	s.stopped = true
-	r.setTimer(s)
+	r.setTimer(s, s.since) // also for a time that has come while the processes were being stopped
 	r.notifySleep()
 	return nil
 }
@@ -103,7 +103,7 @@ func (r *Registry) fallAsleep(condition Condition, cancel context.CancelCauseFun
 			return nil, ErrBusy
 		}
 		s.wakes = condition.Wakes
-		r.setTimer(s)
+		r.setTimer(s, now)
 		if r.count > 0 && condition.Idle >= 0 {
 			r.rouse()
 		}
@@ -124,14 +124,14 @@ func (r *Registry) fallAsleep(condition Condition, cancel context.CancelCauseFun
 	return r.asleep, nil
 }
 
-// setTimer has the sandbox woken at the next time that a program has asked for. The caller holds
-// mu.
-func (r *Registry) setTimer(s *sleep) {
+// setTimer has the sandbox woken at the first time that a program has asked for after another. The
+// caller holds mu.
+func (r *Registry) setTimer(s *sleep, after time.Time) {
 	if s.timer != nil {
 		s.timer.Stop()
 		s.timer = nil
 	}
-	if at := r.nextWake(time.Now()); s.wakes && !at.IsZero() {
+	if at := r.nextWake(after); s.wakes && !at.IsZero() {
 		s.timer = time.AfterFunc(time.Until(at), func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -185,6 +185,36 @@ func TestTimeToWakeAt(t *testing.T) {
 	})
 }
 
+// TestTimeWhileFallingAsleep: a time to wake at that comes while the processes are being stopped,
+// and one that a program asks for right before it is stopped.
+func TestTimeWhileFallingAsleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &processes{stopping: func(context.Context) error { pass(3 * time.Second); return nil }}
+		r := holds.New(holds.Options{Processes: p})
+		pass(time.Second)
+		_, err := r.WakeAfter("", 2*time.Second)
+		must(t, err)
+		must(t, r.Sleep(t.Context(), within(time.Second)))
+		synctest.Wait()
+		if p.Frozen() {
+			t.Error("it is frozen after the time that came while it fell asleep")
+		}
+		hold := r.BeginRequest("POST", "/holds")
+		must(t, r.Sleep(t.Context(), holds.Condition{Idle: -1, Wakes: true})) // its time is up
+		_, err = r.WakeAfter("", time.Minute)
+		must(t, err)
+		hold.End()
+		pass(time.Minute - 1)
+		if !p.isAsleep() {
+			t.Error("it runs before its time")
+		}
+		pass(1)
+		if p.Frozen() {
+			t.Error("it is frozen after the time that was asked for while it fell asleep")
+		}
+	})
+}
+
 // TestSleepWithoutWaking: requests do not wake it, and do not wait.
 func TestSleepWithoutWaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -79,6 +79,9 @@ func (r *Registry) WakeAfter(name string, after time.Duration) (at time.Time, er
 		return time.Time{}, ErrTooMany
 	}
 	r.wakes = append(r.wakes, wake{name: name, at: at})
+	if s := r.asleepNow(); s != nil { // it fell asleep in the middle of the program's request
+		r.setTimer(s, now)
+	}
 	return at, nil
 }
 

@@ -102,7 +102,7 @@ func Setup(mgr manager.Manager, options Options) error {
 			options.Enqueuer.Enqueue),
 	}
 	r.rests = newRests(sandboxhttp.NewClient(sandboxhttp.Options{
-		HeaderTimeout: restSilence, MaxAnswer: sandboxhttp.Unbounded}), options.Enqueuer.Enqueue)
+		HeaderTimeout: restSilence, MaxAnswer: sandboxhttp.Unbounded}), options.Enqueuer.enqueueAfter)
 	if err := mgr.Add(r.freezer); err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ type memory struct {
 	allocated time.Time         // when the pool had too few pods
 	released  time.Time         // when the allocation was written without pods that have ended
 	refused   time.Time         // when a sandbox could not be frozen or thawed
+	turned    time.Time         // when execd was last asked to change whether requests wake a sandbox
 	refusing  map[int]time.Time // since when execds answer that they do not, by the sandboxes' numbers
 	made      int               // the highest number of which this process has made a pod, and 1
 	// newest is the batch as this process wrote or read it last, nil once the cache has that

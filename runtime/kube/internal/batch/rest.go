@@ -33,6 +33,11 @@ const (
 	// restBytes is how many bytes of a report are read per second, and at once: what has taken
 	// execd's place must not cost the controller its processor.
 	restBytes = 8 << 10
+	// restChanges is how many changes per second, and at once, have a batch reconciled without a
+	// pause, restPause how long one waits that is beyond. What has taken execd's place must
+	// not keep the workers busy.
+	restChanges = 10
+	restPause   = 200 * time.Millisecond
 	// shortestSleep is how far away the time must be that the sandbox is to be woken at.
 	shortestSleep = time.Second
 )
@@ -49,7 +54,7 @@ type rest struct {
 // rests follows execds outside of the controller's workers, as long as this process leads.
 type rests struct {
 	client  *http.Client
-	enqueue func(namespace, name string)
+	enqueue func(namespace, name string, pause time.Duration)
 
 	ctx    context.Context // ends every stream
 	cancel context.CancelFunc
@@ -67,11 +72,13 @@ type restStream struct {
 	daemon daemon
 	quiet  time.Duration
 	cancel context.CancelFunc
+	limit  *rate.Limiter // of changes
 
 	now rest // under of.mu
 }
 
-func newRests(client *http.Client, enqueue func(namespace, name string)) *rests {
+func newRests(client *http.Client,
+	enqueue func(namespace, name string, pause time.Duration)) *rests {
 	f := &rests{client: client, enqueue: enqueue,
 		streams: make(map[types.NamespacedName]*restStream)}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -107,7 +114,8 @@ func (f *rests) follow(b *v1alpha1.BatchSandbox, quiet time.Duration, at daemon)
 		return rest{full: true}
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
-	s := &restStream{of: f, key: key, batch: b.UID, daemon: at, quiet: quiet, cancel: cancel}
+	s := &restStream{of: f, key: key, batch: b.UID, daemon: at, quiet: quiet, cancel: cancel,
+		limit: rate.NewLimiter(restChanges, restChanges)}
 	f.streams[key] = s
 	f.wait.Go(func() {
 		defer cancel()
@@ -160,8 +168,12 @@ func (s *restStream) set(ctx context.Context, change func(now *rest)) {
 	}
 	changed := s.now != before
 	s.of.mu.Unlock()
-	if changed {
-		s.of.enqueue(s.key.Namespace, s.key.Name)
+	switch {
+	case !changed:
+	case s.limit.Allow():
+		s.of.enqueue(s.key.Namespace, s.key.Name, 0)
+	default:
+		s.of.enqueue(s.key.Namespace, s.key.Name, restPause)
 	}
 }
 

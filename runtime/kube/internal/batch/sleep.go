@@ -2,19 +2,22 @@ package batch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
 const (
-	// shortestAwake is how long a batch must have been Running until it falls asleep: else one
-	// sandbox could have its status written many times per second.
+	// shortestAwake is how long a batch must have been Running until it falls asleep, also where
+	// execd says that it sleeps already: else one sandbox could have its status written many times
+	// per second.
 	shortestAwake = time.Second
 	// leastIdle is the shortest time that execd takes as one in which nothing kept the sandbox
 	// awake, in milliseconds.
@@ -62,36 +65,48 @@ func sleepsAtTimeout(b *v1alpha1.BatchSandbox) bool {
 // the batch runs again, how long it lives from then on. It changes the batch to what is written.
 func (r *reconciler) passTimeout(ctx context.Context, b *v1alpha1.BatchSandbox,
 	now time.Time) error {
-	changed := b.DeepCopy()
-	timeout := func(seconds int64) {
-		changed.Spec.ExpireTime = &metav1.Time{
-			Time: now.Add(time.Duration(seconds) * time.Second).Truncate(time.Second)}
-	}
+	var timedOut *string // nil removes the annotation
+	var seconds int64    // 0 leaves the time
 	switch {
 	case b.DeletionTimestamp != nil || b.Annotations[v1alpha1.AnnotationStop] != "":
 		return nil
 	case expires(b, now) && sleepsAtTimeout(b):
-		if changed.Annotations == nil {
-			changed.Annotations = make(map[string]string)
-		}
-		changed.Annotations[v1alpha1.AnnotationTimedOut] = now.UTC().Format(time.RFC3339)
-		timeout(b.Spec.Sleep.Timeout.KeptSeconds)
+		timedOut, seconds = new(now.UTC().Format(time.RFC3339)), b.Spec.Sleep.Timeout.KeptSeconds
 	case b.Annotations[v1alpha1.AnnotationTimedOut] != "" && !expires(b, now) &&
 		b.Status.Phase == v1alpha1.PhaseResuming:
-		delete(changed.Annotations, v1alpha1.AnnotationTimedOut)
 		if b.Spec.Sleep != nil && b.Spec.Sleep.Timeout != nil {
-			timeout(b.Spec.Sleep.Timeout.LivesSeconds)
+			seconds = b.Spec.Sleep.Timeout.LivesSeconds
 		}
 	default:
 		return nil
 	}
-	err := r.client.Patch(ctx, changed,
-		client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{}))
+	patch, err := timeoutPatch(b.ResourceVersion, timedOut, seconds, now)
 	if err != nil {
+		return err
+	}
+	changed := b.DeepCopy()
+	if err := r.client.Patch(ctx, changed, patch); err != nil {
 		return written(err)
 	}
 	*b = *changed
 	return nil
+}
+
+// timeoutPatch returns what changes the annotation of a batch whose time is up, and the time. It is
+// no difference of two batches: one from the cache may have no other annotation, and a difference
+// that takes the last one away takes away those as well that [TrimBatch] left out.
+func timeoutPatch(version string, timedOut *string, seconds int64, now time.Time) (client.Patch,
+	error) {
+	patch := map[string]any{"metadata": map[string]any{
+		"resourceVersion": version,
+		"annotations":     map[string]*string{v1alpha1.AnnotationTimedOut: timedOut},
+	}}
+	if seconds > 0 {
+		at := now.Add(time.Duration(seconds) * time.Second).Truncate(time.Second)
+		patch["spec"] = map[string]any{"expireTime": metav1.Time{Time: at}}
+	}
+	text, err := json.Marshal(patch)
+	return client.RawPatch(types.MergePatchType, text), err
 }
 
 // follow adds to at what execd says of the rest of a sandbox that may fall asleep, or that sleeps.
@@ -118,10 +133,10 @@ func (r *reconciler) follow(b *v1alpha1.BatchSandbox, at *observed, stopping boo
 	if at.rest.full {
 		due.in(at.now, resyncInterval)
 	}
-	if n := len(b.Status.History); awake && at.rest.idle && n > 0 {
+	if n := len(b.Status.History); awake && (at.rest.idle || at.rest.asleep) && n > 0 {
 		if wait := b.Status.History[n-1].Time.Add(shortestAwake).Sub(at.now); wait > 0 {
 			due.in(at.now, wait)
-			at.rest.idle = false
+			at.rest.idle, at.rest.asleep = false, false
 		}
 	}
 }
@@ -139,6 +154,8 @@ func (d *decision) fallAsleep() bool {
 		return true
 	case sleep.Idle == nil || !d.at.rest.idle && !d.at.rest.asleep:
 		return false
+	case sleep.Idle.Action == v1alpha1.IdleDelete && !d.at.rest.idle:
+		return false // it was put to sleep by another, and may have worked until then
 	}
 	message := fmt.Sprintf("no request, program or timer has kept the sandbox awake for %v",
 		time.Duration(sleep.Idle.Milliseconds)*time.Millisecond)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
@@ -47,5 +49,28 @@ func TestIdleIsNotBelieved(t *testing.T) {
 		if got < tt.least || got > tt.most {
 			t.Errorf("%s: idle after %v, want %v to %v", name, got, tt.least, tt.most)
 		}
+	}
+}
+
+// TestRestlessExecd: changes without end have a batch reconciled a few times per second, and the
+// last of them has it reconciled, too.
+func TestRestlessExecd(t *testing.T) {
+	var at, later int
+	began := time.Now()
+	f := newRests(nil, func(_, _ string, pause time.Duration) {
+		if pause == 0 {
+			at++
+		} else {
+			later++
+		}
+	})
+	s := &restStream{of: f, limit: rate.NewLimiter(restChanges, restChanges)}
+	for i := range 1000 {
+		s.set(t.Context(), func(now *rest) { now.asleep = i%2 == 0 })
+	}
+	most := restChanges * (1 + time.Since(began).Seconds())
+	if at < restChanges || float64(at) > most || at+later != 1000 {
+		t.Errorf("of 1000 changes %d are looked at without a pause, want %d to %.1f, and %d with one",
+			at, restChanges, most, later)
 	}
 }

@@ -28,7 +28,7 @@ type resting struct {
 
 func newResting() *resting { return &resting{since: time.Now(), changed: make(chan struct{})} }
 
-// notify tells those who follow that something has changed. The caller holds mu.
+// notify has those who follow look what has changed. The caller holds mu.
 func (e *resting) notify() {
 	close(e.changed)
 	e.changed = make(chan struct{})
@@ -288,6 +288,87 @@ func TestBusyWhenFrozen(t *testing.T) {
 	}
 }
 
+// lying takes execd's place: it reports that the sandbox sleeps, and that no request wakes it,
+// whatever it was asked for.
+type lying struct {
+	refuses bool // to freeze
+	mu      sync.Mutex
+	freezes []time.Time
+}
+
+func (l *lying) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/idle/watch":
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: {\"type\":\"idle\"}\n\ndata: {\"type\":\"asleep\",\"wake\":false}\n\n")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	case "/freeze":
+		l.mu.Lock()
+		l.freezes = append(l.freezes, time.Now())
+		l.mu.Unlock()
+		if l.refuses {
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, `{"code":"NOT_IDLE","message":"the sandbox is not idle"}`)
+		}
+	}
+}
+
+// TestExecdThatLies: what has taken execd's place costs the controller and the API server a few
+// requests per second.
+func TestExecdThatLies(t *testing.T) {
+	for address, refuses := range map[string]bool{"127.99.46.6": true, "127.99.46.7": false} {
+		t.Run(fmt.Sprintf("refuses %t", refuses), func(t *testing.T) {
+			p := newPlace(t)
+			p.control(nil, nil)
+			p.sleepy(address+"0", v1alpha1.Sleep{AutoResume: true, Idle: idleFor(50, v1alpha1.IdlePause)},
+				func(b *v1alpha1.BatchSandbox) { b.Spec.Template.Annotations["address"] = address })
+			daemon := &lying{refuses: refuses}
+			serveExecd(p, address, daemon)
+			p.eventually(func() error {
+				daemon.mu.Lock()
+				defer daemon.mu.Unlock()
+				if n := len(daemon.freezes); n < 4 {
+					return fmt.Errorf("execd was asked %d times to freeze the sandbox", n)
+				}
+				return nil
+			})
+			daemon.mu.Lock()
+			defer daemon.mu.Unlock()
+			// The first two may follow each other: one lets it fall asleep, one changes what wakes it.
+			for i := 2; i < len(daemon.freezes); i++ {
+				if pause := daemon.freezes[i].Sub(daemon.freezes[i-1]); pause < 900*time.Millisecond {
+					t.Errorf("execd is asked again to freeze the sandbox after %v", pause)
+				}
+			}
+		})
+	}
+}
+
+// TestAsleepIsNotIdle: a sandbox that is to end once it is idle does not because another client has
+// put it to sleep.
+func TestAsleepIsNotIdle(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	daemon := p.sleepy("127.99.46.8", v1alpha1.Sleep{AutoResume: true, Idle: idleFor(3600_000, v1alpha1.IdleDelete)}, nil)
+	b := p.reaches("b", v1alpha1.PhaseRunning)
+	daemon.mu.Lock()
+	daemon.asleep, daemon.wakes = true, true
+	daemon.notify()
+	daemon.mu.Unlock()
+	looks := p.looks.Load()
+	p.passes(time.Minute)
+	p.eventually(func() error {
+		if p.looks.Load() < looks+2 {
+			return fmt.Errorf("the controller has not looked at it since")
+		}
+		return nil
+	})
+	if after := p.reaches("b", v1alpha1.PhaseRunning); history(after) != history(b) {
+		t.Errorf("history %q", history(after))
+	}
+}
+
 func TestEndWhenIdle(t *testing.T) {
 	p := newPlace(t)
 	p.control(nil, nil)
@@ -305,6 +386,7 @@ func TestSleepAtTimeout(t *testing.T) {
 		Timeout: &v1alpha1.Timeout{KeptSeconds: 3600, LivesSeconds: 600}}, func(b *v1alpha1.BatchSandbox) {
 		b.Spec.ExpireTime = &metav1.Time{Time: time.Now().Add(time.Hour)}
 		b.Spec.TTLSecondsAfterFinished = new(int32(3600))
+		b.Annotations = map[string]string{"another-program": "keeps this"}
 	})
 	p.reaches("b", v1alpha1.PhaseRunning)
 	p.passes(2 * time.Hour)
@@ -317,7 +399,7 @@ func TestSleepAtTimeout(t *testing.T) {
 	}
 	b = p.ranAfter(b)
 	if left := time.Until(b.Spec.ExpireTime.Time); left < 120*time.Minute || left > 131*time.Minute ||
-		b.Annotations[v1alpha1.AnnotationTimedOut] != "" {
+		b.Annotations[v1alpha1.AnnotationTimedOut] != "" || b.Annotations["another-program"] == "" {
 		t.Errorf("it lives for %v, annotations %v", left, b.Annotations)
 	}
 	p.passes(4 * time.Hour)

@@ -22,7 +22,11 @@ func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *observed, stopping boo
 		m.refusing = nil
 		return
 	}
-	if wait := m.refused.Add(freezeInterval).Sub(at.now); wait > 0 {
+	last := m.refused
+	if b.Status.Phase == v1alpha1.PhasePaused && m.turned.After(last) {
+		last = m.turned // what has taken execd's place may agree, and report the opposite
+	}
+	if wait := last.Add(freezeInterval).Sub(at.now); wait > 0 {
 		due.in(at.now, wait)
 		return
 	}
@@ -44,6 +48,10 @@ func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *observed, stopping boo
 	at.frozen = r.freezer.do(b, operation, daemons)
 	if at.frozen.tried { // what was known of its rest is older
 		r.rests.forget(client.ObjectKeyFromObject(b))
+		if b.Status.Phase == v1alpha1.PhasePaused {
+			m.turned = at.now
+			due.in(at.now, 0) // no change of the status has it followed again
+		}
 	}
 	if at.frozen.err != nil && !errors.Is(at.frozen.err, errBusy) {
 		m.refused = at.now
