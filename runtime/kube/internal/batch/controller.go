@@ -71,11 +71,11 @@ type Options struct {
 // in the API server: the spec, the status, the allocation and the pods. The memory holds only when
 // something was last done, so that it is not done too often.
 type reconciler struct {
-	client  client.Client
-	live    client.Reader // past the cache
-	events  recorder.EventRecorder
-	freezer *freezer
-	rests   *rests
+	client      client.Client
+	live        client.Reader // past the cache
+	events      recorder.EventRecorder
+	freezer     *freezer
+	idleWatches *idleWatches
 	Options
 
 	mu     sync.Mutex
@@ -101,12 +101,12 @@ func Setup(mgr manager.Manager, options Options) error {
 		freezer: newFreezer(sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: 2}),
 			options.Enqueuer.Enqueue),
 	}
-	r.rests = newRests(sandboxhttp.NewClient(sandboxhttp.Options{
-		HeaderTimeout: restSilence, MaxAnswer: sandboxhttp.Unbounded}), options.Enqueuer.enqueueAfter)
+	r.idleWatches = newIdleWatches(sandboxhttp.NewClient(sandboxhttp.Options{
+		HeaderTimeout: watchSilence, MaxAnswer: sandboxhttp.Unbounded}), options.Enqueuer.enqueueAfter)
 	if err := mgr.Add(r.freezer); err != nil {
 		return err
 	}
-	if err := mgr.Add(r.rests); err != nil {
+	if err := mgr.Add(r.idleWatches); err != nil {
 		return err
 	}
 	indexer := mgr.GetFieldIndexer()

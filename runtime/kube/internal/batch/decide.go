@@ -23,7 +23,7 @@ type observed struct {
 	kept            int      // of these, those that stay after the end of the batch, for their logs
 	missing         *refusal // why pods are missing, where something refuses to give them
 	frozen          freezing // the result of a try to freeze or thaw
-	rest            rest     // what execd says of a sandbox that may fall asleep
+	activity        activity // what execd says of a sandbox that may fall asleep
 	tolerant        bool     // a sandbox that is not frozen runs on
 	stopped         bool     // nothing of the batch runs any more, as far as can be known
 	unreachableNode string   // a node that does not report whether a pod that it has runs

@@ -100,7 +100,7 @@ func (r *reconciler) drop(key types.NamespacedName) {
 func (r *reconciler) forget(key types.NamespacedName) {
 	r.drop(key)
 	r.freezer.forget(key)
-	r.rests.forget(key)
+	r.idleWatches.forget(key)
 	r.forgetWork(key.Namespace, key.Name)
 }
 

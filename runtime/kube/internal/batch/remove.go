@@ -19,7 +19,7 @@ import (
 func (r *reconciler) remove(ctx context.Context,
 	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.freezer.forget(client.ObjectKeyFromObject(b))
-	r.rests.forget(client.ObjectKeyFromObject(b))
+	r.idleWatches.forget(client.ObjectKeyFromObject(b))
 	r.forgetWork(b.Namespace, b.Name)
 	if !hasFinalizer(b) {
 		return reconcile.Result{}, nil

@@ -109,34 +109,34 @@ func timeoutPatch(version string, timedOut *string, seconds int64, now time.Time
 	return client.RawPatch(types.MergePatchType, text), err
 }
 
-// follow adds to at what execd says of the rest of a sandbox that may fall asleep, or that sleeps.
+// follow adds to at what execd says of a sandbox that may fall asleep, or that sleeps.
 // Of one that is being frozen or thawed nothing is followed: what is done last decides.
 func (r *reconciler) follow(b *v1alpha1.BatchSandbox, at *observed, stopping bool, due *deadline) {
 	key := client.ObjectKeyFromObject(b)
 	asleep := b.Status.Phase == v1alpha1.PhasePaused && sleeps(b.Status.Reason)
 	awake := b.Status.Phase == v1alpha1.PhaseRunning && b.Spec.Sleep != nil && b.Spec.Sleep.Idle != nil
 	if stopping || b.Spec.Pause || !asleep && !awake || len(at.sandboxes) != 1 {
-		r.rests.forget(key)
+		r.idleWatches.forget(key)
 		return
 	}
 	s := &at.sandboxes[0]
 	if s.ended || s.pod == nil || s.pod.Status.PodIP == "" || b.Status.Ended(0) {
-		r.rests.forget(key)
+		r.idleWatches.forget(key)
 		return
 	}
 	quiet := int64(leastIdle)
 	if b.Spec.Sleep != nil && b.Spec.Sleep.Idle != nil {
 		quiet = b.Spec.Sleep.Idle.Milliseconds
 	}
-	at.rest = r.rests.follow(b, time.Duration(quiet)*time.Millisecond,
+	at.activity = r.idleWatches.follow(b, time.Duration(quiet)*time.Millisecond,
 		daemon{0, s.pod.UID, s.pod.Status.PodIP, r.execdToken(b, 0, s.pod)})
-	if at.rest.full {
+	if at.activity.full {
 		due.in(at.now, resyncInterval)
 	}
-	if n := len(b.Status.History); awake && (at.rest.idle || at.rest.asleep) && n > 0 {
+	if n := len(b.Status.History); awake && (at.activity.idle || at.activity.asleep) && n > 0 {
 		if wait := b.Status.History[n-1].Time.Add(shortestAwake).Sub(at.now); wait > 0 {
 			due.in(at.now, wait)
-			at.rest.idle, at.rest.asleep = false, false
+			at.activity.idle, at.activity.asleep = false, false
 		}
 	}
 }
@@ -152,9 +152,9 @@ func (d *decision) fallAsleep() bool {
 		d.enterPhase(v1alpha1.PhasePausing, v1alpha1.ReasonTimeout,
 			"asleep: the time of the sandbox is up")
 		return true
-	case sleep.Idle == nil || !d.at.rest.idle && !d.at.rest.asleep:
+	case sleep.Idle == nil || !d.at.activity.idle && !d.at.activity.asleep:
 		return false
-	case sleep.Idle.Action == v1alpha1.IdleDelete && !d.at.rest.idle:
+	case sleep.Idle.Action == v1alpha1.IdleDelete && !d.at.activity.idle:
 		return false // it was put to sleep by another, and may have worked until then
 	}
 	message := fmt.Sprintf("no request, program or timer has kept the sandbox awake for %v",
@@ -192,7 +192,7 @@ func (d *decision) sleepOn() {
 	switch {
 	case d.batch.Spec.Pause:
 		d.enterPhase(v1alpha1.PhasePausing, v1alpha1.ReasonUserPause, "")
-	case d.at.rest.known && !d.at.rest.asleep:
+	case d.at.activity.known && !d.at.activity.asleep:
 		d.enterPhase(v1alpha1.PhaseResuming, v1alpha1.ReasonWoken, "is being woken")
 	}
 }

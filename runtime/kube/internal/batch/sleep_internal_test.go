@@ -44,29 +44,29 @@ func TestIdleIsNotBelieved(t *testing.T) {
 		"woken in the past":  {began: now.Add(-time.Hour), wakeAt: now.Add(-time.Hour)},
 		"at once, and woken": {began: now, wakeAt: now.Add(time.Minute), least: 50 * time.Second, most: time.Minute},
 	} {
-		s := &restStream{quiet: time.Minute}
-		got := s.untilIdle(tt.began, restEvent{WakeAt: tt.wakeAt})
+		s := &idleWatch{quiet: time.Minute}
+		got := s.untilIdle(tt.began, watchEvent{WakeAt: tt.wakeAt})
 		if got < tt.least || got > tt.most {
 			t.Errorf("%s: idle after %v, want %v to %v", name, got, tt.least, tt.most)
 		}
 	}
 }
 
-// TestRestlessExecd: changes without end have a batch reconciled a few times per second, and the
-// last of them has it reconciled, too.
-func TestRestlessExecd(t *testing.T) {
+// TestExecdThatChangesOften: changes without end have a batch reconciled a few times per second,
+// and the last of them has it reconciled, too.
+func TestExecdThatChangesOften(t *testing.T) {
 	var at, later int
 	began := time.Now()
-	f := newRests(nil, func(_, _ string, pause time.Duration) {
+	f := newIdleWatches(nil, func(_, _ string, pause time.Duration) {
 		if pause == 0 {
 			at++
 		} else {
 			later++
 		}
 	})
-	s := &restStream{of: f, limit: rate.NewLimiter(restChanges, restChanges)}
+	s := &idleWatch{of: f, limit: rate.NewLimiter(restChanges, restChanges)}
 	for i := range 1000 {
-		s.set(t.Context(), func(now *rest) { now.asleep = i%2 == 0 })
+		s.set(t.Context(), func(now *activity) { now.asleep = i%2 == 0 })
 	}
 	most := restChanges * (1 + time.Since(began).Seconds())
 	if at < restChanges || float64(at) > most || at+later != 1000 {

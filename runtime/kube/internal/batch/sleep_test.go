@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// resting answers like the part of an execd that lets its sandbox sleep and wakes it.
-type resting struct {
+// sleepyExecd answers like the part of an execd that lets its sandbox sleep and wakes it.
+type sleepyExecd struct {
 	mu      sync.Mutex
 	asleep  bool
 	wakes   bool
@@ -26,16 +26,16 @@ type resting struct {
 	changed chan struct{} // closed at each change
 }
 
-func newResting() *resting { return &resting{since: time.Now(), changed: make(chan struct{})} }
+func newSleepy() *sleepyExecd { return &sleepyExecd{since: time.Now(), changed: make(chan struct{})} }
 
 // notify has those who follow look what has changed. The caller holds mu.
-func (e *resting) notify() {
+func (e *sleepyExecd) notify() {
 	close(e.changed)
 	e.changed = make(chan struct{})
 }
 
 // request is one that keeps the sandbox awake; it reports whether the sandbox runs then.
-func (e *resting) request() bool {
+func (e *sleepyExecd) request() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.since = time.Now()
@@ -47,7 +47,7 @@ func (e *resting) request() bool {
 }
 
 // was returns what was asked for since the last call.
-func (e *resting) was() string {
+func (e *sleepyExecd) was() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	asked := strings.Join(e.asked, " ")
@@ -55,7 +55,7 @@ func (e *resting) was() string {
 	return asked
 }
 
-func (e *resting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (e *sleepyExecd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get(v1alpha1.HeaderExecdToken) != "secret" {
 		http.Error(w, "no token", http.StatusUnauthorized)
 		return
@@ -85,7 +85,7 @@ func (e *resting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // watch writes whether the sandbox sleeps, and that it is idle.
-func (e *resting) watch(w http.ResponseWriter, r *http.Request) {
+func (e *sleepyExecd) watch(w http.ResponseWriter, r *http.Request) {
 	var milliseconds int64
 	fmt.Sscan(r.URL.Query().Get("idleMilliseconds"), &milliseconds)
 	quiet := time.Duration(milliseconds) * time.Millisecond
@@ -131,9 +131,9 @@ func (e *resting) watch(w http.ResponseWriter, r *http.Request) {
 }
 
 // sleepy creates the batch b, which sleeps as it says, and returns its execd.
-func (p *place) sleepy(address string, sleep v1alpha1.Sleep, change func(b *v1alpha1.BatchSandbox)) *resting {
+func (p *place) sleepy(address string, sleep v1alpha1.Sleep, change func(b *v1alpha1.BatchSandbox)) *sleepyExecd {
 	p.Helper()
-	daemon := newResting()
+	daemon := newSleepy()
 	serveExecd(p, address, daemon)
 	b := p.batch("b", 1)
 	b.Spec.Template.Annotations["address"] = address

@@ -16,7 +16,7 @@ func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *observed, stopping boo
 	if stopping {
 		r.freezer.forget(client.ObjectKeyFromObject(b))
 	}
-	operation := operationOf(b, at.rest, stopping)
+	operation := operationOf(b, at.activity, stopping)
 	m := r.remember(b)
 	if operation == "" {
 		m.refusing = nil
@@ -46,8 +46,8 @@ func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *observed, stopping boo
 		}
 	}
 	at.frozen = r.freezer.do(b, operation, daemons)
-	if at.frozen.tried { // what was known of its rest is older
-		r.rests.forget(client.ObjectKeyFromObject(b))
+	if at.frozen.tried { // what was known of its activity is older
+		r.idleWatches.forget(client.ObjectKeyFromObject(b))
 		if b.Status.Phase == v1alpha1.PhasePaused {
 			m.turned = at.now
 			due.in(at.now, 0) // no change of the status has it followed again
@@ -65,7 +65,7 @@ func (r *reconciler) toggle(b *v1alpha1.BatchSandbox, at *observed, stopping boo
 
 // operationOf returns what execd is to do next, as the last part of its path with the query, and
 // nothing where it is to do nothing.
-func operationOf(b *v1alpha1.BatchSandbox, rest rest, stopping bool) string {
+func operationOf(b *v1alpha1.BatchSandbox, now activity, stopping bool) string {
 	phase, reason := b.Status.Phase, b.Status.Reason
 	switch {
 	case stopping:
@@ -74,7 +74,7 @@ func operationOf(b *v1alpha1.BatchSandbox, rest rest, stopping bool) string {
 	case phase == v1alpha1.PhasePausing && sleeps(reason) && b.Spec.Sleep != nil:
 		return sleepOperation(b)
 	case phase == v1alpha1.PhasePaused && sleeps(reason) && !b.Spec.Pause && b.Spec.Sleep != nil &&
-		rest.asleep && rest.wakes != b.Spec.Sleep.AutoResume:
+		now.asleep && now.wakes != b.Spec.Sleep.AutoResume:
 		return fmt.Sprintf("freeze?idleMilliseconds=%d&wake=%t", leastIdle, b.Spec.Sleep.AutoResume)
 	case phase == v1alpha1.PhaseResuming && !b.Spec.Pause:
 		return "thaw"

@@ -20,30 +20,30 @@ import (
 )
 
 const (
-	// maxRests is how many execds are followed at once; each takes a connection.
-	maxRests = 20000
-	// restSilence is how long an execd may report nothing, not even that there is nothing to
+	// maxIdleWatches is how many execds are followed at once; each takes a connection.
+	maxIdleWatches = 20000
+	// watchSilence is how long an execd may report nothing, not even that there is nothing to
 	// report, before it is asked again.
-	restSilence = 20 * time.Second
-	// firstRestPause and longestRestPause are between attempts to follow an execd.
-	firstRestPause   = 100 * time.Millisecond
-	longestRestPause = 30 * time.Second
-	// longestRestEvent bounds an event, in bytes; execd's have about a hundred.
-	longestRestEvent = 4 << 10
-	// restBytes is how many bytes of a report are read per second, and at once: what has taken
+	watchSilence = 20 * time.Second
+	// firstWatchPause and longestWatchPause are between attempts to follow an execd.
+	firstWatchPause   = 100 * time.Millisecond
+	longestWatchPause = 30 * time.Second
+	// longestWatchEvent bounds an event, in bytes; execd's have about a hundred.
+	longestWatchEvent = 4 << 10
+	// watchBytes is how many bytes of a report are read per second, and at once: what has taken
 	// execd's place must not cost the controller its processor.
-	restBytes = 8 << 10
+	watchBytes = 8 << 10
 	// restChanges is how many changes per second, and at once, have a batch reconciled without a
-	// pause, restPause how long one waits that is beyond. What has taken execd's place must
+	// pause, watchPause how long one waits that is beyond. What has taken execd's place must
 	// not keep the workers busy.
 	restChanges = 10
-	restPause   = 200 * time.Millisecond
+	watchPause  = 200 * time.Millisecond
 	// shortestSleep is how far away the time must be that the sandbox is to be woken at.
 	shortestSleep = time.Second
 )
 
-// rest is what an execd says of the rest of its sandbox.
-type rest struct {
+// activity is what an execd says of whether its sandbox is idle and sleeps.
+type activity struct {
 	known  bool // it has said whether the sandbox sleeps, on the connection that there is
 	asleep bool
 	wakes  bool // requests wake it
@@ -51,8 +51,8 @@ type rest struct {
 	full   bool // as many execds are followed as may be
 }
 
-// rests follows execds outside of the controller's workers, as long as this process leads.
-type rests struct {
+// idleWatches follows execds outside of the controller's workers, as long as this process leads.
+type idleWatches struct {
 	client  *http.Client
 	enqueue func(namespace, name string, pause time.Duration)
 
@@ -61,12 +61,12 @@ type rests struct {
 	wait   sync.WaitGroup
 
 	mu      sync.Mutex
-	streams map[types.NamespacedName]*restStream
+	streams map[types.NamespacedName]*idleWatch
 }
 
-// restStream follows the execd of one batch.
-type restStream struct {
-	of     *rests
+// idleWatch follows the execd of one batch.
+type idleWatch struct {
+	of     *idleWatches
 	key    types.NamespacedName
 	batch  types.UID
 	daemon daemon
@@ -74,20 +74,20 @@ type restStream struct {
 	cancel context.CancelFunc
 	limit  *rate.Limiter // of changes
 
-	now rest // under of.mu
+	now activity // under of.mu
 }
 
-func newRests(client *http.Client,
-	enqueue func(namespace, name string, pause time.Duration)) *rests {
-	f := &rests{client: client, enqueue: enqueue,
-		streams: make(map[types.NamespacedName]*restStream)}
+func newIdleWatches(client *http.Client,
+	enqueue func(namespace, name string, pause time.Duration)) *idleWatches {
+	f := &idleWatches{client: client, enqueue: enqueue,
+		streams: make(map[types.NamespacedName]*idleWatch)}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	return f
 }
 
-// Start returns after ctx has ended and every stream with it. It makes the rests a part of a
+// Start returns after ctx has ended and every stream with it. It makes idleWatches a part of a
 // manager.
-func (f *rests) Start(ctx context.Context) error {
+func (f *idleWatches) Start(ctx context.Context) error {
 	<-ctx.Done()
 	f.mu.Lock()
 	f.cancel()
@@ -100,7 +100,7 @@ func (f *rests) Start(ctx context.Context) error {
 // follow returns what is known of a batch's sandbox, and begins to follow it where nothing does.
 // The batch is reconciled at each change. Quiet is for how long nothing must have kept the sandbox
 // awake.
-func (f *rests) follow(b *v1alpha1.BatchSandbox, quiet time.Duration, at daemon) rest {
+func (f *idleWatches) follow(b *v1alpha1.BatchSandbox, quiet time.Duration, at daemon) activity {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
@@ -110,22 +110,22 @@ func (f *rests) follow(b *v1alpha1.BatchSandbox, quiet time.Duration, at daemon)
 		}
 		f.end(s)
 	}
-	if f.ctx.Err() != nil || len(f.streams) >= maxRests {
-		return rest{full: true}
+	if f.ctx.Err() != nil || len(f.streams) >= maxIdleWatches {
+		return activity{full: true}
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
-	s := &restStream{of: f, key: key, batch: b.UID, daemon: at, quiet: quiet, cancel: cancel,
+	s := &idleWatch{of: f, key: key, batch: b.UID, daemon: at, quiet: quiet, cancel: cancel,
 		limit: rate.NewLimiter(restChanges, restChanges)}
 	f.streams[key] = s
 	f.wait.Go(func() {
 		defer cancel()
 		s.run(ctx)
 	})
-	return rest{}
+	return activity{}
 }
 
 // forget follows a batch's sandbox no more.
-func (f *rests) forget(key types.NamespacedName) {
+func (f *idleWatches) forget(key types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.streams[key]; s != nil {
@@ -134,20 +134,20 @@ func (f *rests) forget(key types.NamespacedName) {
 }
 
 // end ends a stream. The caller holds mu.
-func (f *rests) end(s *restStream) {
+func (f *idleWatches) end(s *idleWatch) {
 	s.cancel()
 	delete(f.streams, s.key)
 }
 
 // run follows the execd until ctx ends.
-func (s *restStream) run(ctx context.Context) {
-	pause := firstRestPause
+func (s *idleWatch) run(ctx context.Context) {
+	pause := firstWatchPause
 	for ctx.Err() == nil {
 		began := time.Now()
 		_ = s.read(ctx) // execd, the pod or its network ends it; a sandbox that is gone is forgotten
-		s.set(ctx, func(now *rest) { *now = rest{} })
-		if time.Since(began) > longestRestPause {
-			pause = firstRestPause
+		s.set(ctx, func(now *activity) { *now = activity{} })
+		if time.Since(began) > longestWatchPause {
+			pause = firstWatchPause
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -155,12 +155,12 @@ func (s *restStream) run(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 		}
-		pause = min(2*pause, longestRestPause)
+		pause = min(2*pause, longestWatchPause)
 	}
 }
 
 // set changes what is known, and has the batch reconciled if that was a change.
-func (s *restStream) set(ctx context.Context, change func(now *rest)) {
+func (s *idleWatch) set(ctx context.Context, change func(now *activity)) {
 	s.of.mu.Lock()
 	before := s.now
 	if ctx.Err() == nil {
@@ -173,19 +173,19 @@ func (s *restStream) set(ctx context.Context, change func(now *rest)) {
 	case s.limit.Allow():
 		s.of.enqueue(s.key.Namespace, s.key.Name, 0)
 	default:
-		s.of.enqueue(s.key.Namespace, s.key.Name, restPause)
+		s.of.enqueue(s.key.Namespace, s.key.Name, watchPause)
 	}
 }
 
-// restEvent is an event of GET /idle/watch.
-type restEvent struct {
+// watchEvent is an event of GET /idle/watch.
+type watchEvent struct {
 	Type   string
 	Wake   bool
 	WakeAt time.Time
 }
 
 // read follows one answer of execd until it ends.
-func (s *restStream) read(ctx context.Context) error {
+func (s *idleWatch) read(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	began := time.Now()
@@ -194,12 +194,12 @@ func (s *restStream) read(ctx context.Context) error {
 		return err
 	}
 	defer body.Close()
-	silence := time.AfterFunc(restSilence, cancel)
+	silence := time.AfterFunc(watchSilence, cancel)
 	defer silence.Stop()
-	events := make(chan restEvent)
+	events := make(chan watchEvent)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- readRest(ctx, body, func() { silence.Reset(restSilence) }, events)
+		ended <- readWatch(ctx, body, func() { silence.Reset(watchSilence) }, events)
 	}()
 	due := time.NewTimer(time.Hour)
 	due.Stop()
@@ -209,13 +209,13 @@ func (s *restStream) read(ctx context.Context) error {
 		case err := <-ended:
 			return err
 		case <-due.C:
-			s.set(ctx, func(now *rest) { now.idle = true })
+			s.set(ctx, func(now *activity) { now.idle = true })
 		case event := <-events:
 			due.Stop()
 			if event.Type == "idle" {
 				due.Reset(s.untilIdle(began, event))
 			}
-			s.set(ctx, func(now *rest) {
+			s.set(ctx, func(now *activity) {
 				now.idle = false
 				switch event.Type {
 				case "asleep":
@@ -231,7 +231,7 @@ func (s *restStream) read(ctx context.Context) error {
 // untilIdle returns how long after an event the sandbox counts as idle: not before the time that
 // was asked for, whatever has taken execd's place says, and not right before the time that the
 // sandbox is to be woken at.
-func (s *restStream) untilIdle(began time.Time, event restEvent) time.Duration {
+func (s *idleWatch) untilIdle(began time.Time, event watchEvent) time.Duration {
 	wait := max(0, s.quiet-time.Since(began))
 	if until := time.Until(event.WakeAt); until > 0 && until < shortestSleep+wait {
 		wait = max(wait, until)
@@ -240,7 +240,7 @@ func (s *restStream) untilIdle(began time.Time, event restEvent) time.Duration {
 }
 
 // ask begins to follow execd.
-func (s *restStream) ask(ctx context.Context) (io.ReadCloser, error) {
+func (s *idleWatch) ask(ctx context.Context) (io.ReadCloser, error) {
 	url := fmt.Sprintf("http://%s/idle/watch?sleep=true&idleMilliseconds=%d",
 		net.JoinHostPort(s.daemon.host, strconv.Itoa(v1alpha1.PortExecd)), s.quiet.Milliseconds())
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -265,11 +265,11 @@ func (s *restStream) ask(ctx context.Context) (io.ReadCloser, error) {
 	return response.Body, nil
 }
 
-// readRest sends the events of an answer until it ends, and calls alive for each part of it.
-func readRest(ctx context.Context, body io.Reader, alive func(), events chan<- restEvent) error {
-	limit := rate.NewLimiter(restBytes, restBytes)
+// readWatch sends the events of an answer until it ends, and calls alive for each part of it.
+func readWatch(ctx context.Context, body io.Reader, alive func(), events chan<- watchEvent) error {
+	limit := rate.NewLimiter(watchBytes, watchBytes)
 	parts := readerFunc(func(p []byte) (int, error) {
-		n, err := body.Read(p[:min(len(p), restBytes)])
+		n, err := body.Read(p[:min(len(p), watchBytes)])
 		if n > 0 {
 			alive()
 			if waited := limit.WaitN(ctx, n); waited != nil {
@@ -278,14 +278,14 @@ func readRest(ctx context.Context, body io.Reader, alive func(), events chan<- r
 		}
 		return n, err
 	})
-	for reader := sse.NewReader(parts, longestRestEvent); ; {
+	for reader := sse.NewReader(parts, longestWatchEvent); ; {
 		data, err := reader.Next()
 		if err != nil {
 			return err
 		}
-		var event restEvent
+		var event watchEvent
 		if err := json.Unmarshal(data, &event); err != nil {
-			return errors.New("execd's report of the rest of its sandbox is not in JSON")
+			return errors.New("execd's report of whether its sandbox is idle is not in JSON")
 		}
 		select {
 		case events <- event:
