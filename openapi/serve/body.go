@@ -33,8 +33,8 @@ func checkBody(body *rules.Body, c echo.Context, limit int64) error {
 		return problem.Invalid("header Content-Type: must be %s", body.Accepts())
 	}
 	// By the accepted type, not by what was sent: the generated code reads a body as JSON although
-	// the parameters of its type are malformed. It tells the types of an operation that has several
-	// apart by their exact letters, while a client may write them in capitals (RFC 9110, 8.3.1).
+	// the parameters of its type are malformed. It distinguishes the types of an operation that has
+	// several by their exact letters, while a client may write them in capitals (RFC 9110, 8.3.1).
 	if len(contentType) >= len(media.Type) && strings.EqualFold(contentType[:len(media.Type)], media.Type) {
 		r.Header.Set(echo.HeaderContentType, media.Type+contentType[len(media.Type):])
 	}

@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -22,9 +21,6 @@ const (
 	wakeTimeout = 30 * time.Second
 	// daemonTimeout is how long an execd may take to answer. It thaws a sandbox in milliseconds.
 	daemonTimeout = 10 * time.Second
-	// maxHolds and maxHoldText bound what is taken of execd's list of holds: how many, and the
-	// bytes of a text; longestHolds is of the whole answer.
-	maxHolds, maxHoldText, longestHolds = 1000, 256, 512 << 10
 )
 
 var _ lifecycle.Sleeper = (*Cluster)(nil)
@@ -173,37 +169,21 @@ func (c *Cluster) Holds(ctx context.Context, id string) (lifecycle.Holds, error)
 		return lifecycle.Holds{}, state.Conflict("list what keeps the sandbox awake", lifecycle.StateRunning, lifecycle.StatePaused)
 	}
 	text, err := c.askDaemon(ctx, e, http.MethodGet, "/holds")
-	var answer struct {
-		Holds []struct {
-			Kind, ID string
-			Since    time.Time
-		}
-		IdleMilliseconds int64
-		WakeAt           time.Time
-	}
-	if err == nil && json.Unmarshal(text, &answer) != nil {
-		err = fmt.Errorf("execd answers GET /holds with something else than its holds")
-	}
-	switch {
-	case err != nil && ctx.Err() != nil:
+	if err != nil && ctx.Err() != nil {
 		return lifecycle.Holds{}, err
-	case err != nil:
+	}
+	var holds lifecycle.Holds
+	if err == nil {
+		holds, err = lifecycle.ParseHolds(text)
+	}
+	if err != nil {
 		return lifecycle.Holds{}, fmt.Errorf("%w: %w", lifecycle.ErrNoHolds, err)
-	case e.Sandbox.Status.State != lifecycle.StateRunning:
-		return lifecycle.Holds{WakeAt: answer.WakeAt.UTC()}, nil
 	}
-	holds := lifecycle.Holds{
-		Idle:   time.Duration(min(max(0, answer.IdleMilliseconds), lifecycle.MaxIdle.Milliseconds())) * time.Millisecond,
-		WakeAt: answer.WakeAt.UTC(),
-	}
-	for _, hold := range answer.Holds[:min(len(answer.Holds), maxHolds)] {
-		holds.Holds = append(holds.Holds, lifecycle.Hold{Kind: cut(hold.Kind), ID: cut(hold.ID), Since: hold.Since.UTC()})
+	if e.Sandbox.Status.State != lifecycle.StateRunning {
+		holds = lifecycle.Holds{WakeAt: holds.WakeAt}
 	}
 	return holds, nil
 }
-
-// cut returns a text of execd without what is too long of it.
-func cut(text string) string { return text[:min(len(text), maxHoldText)] }
 
 // askDaemon sends a request to the execd of a sandbox, and returns the answer if it is 200.
 func (c *Cluster) askDaemon(ctx context.Context, e *view.Entry, method, path string) ([]byte, error) {
@@ -231,5 +211,5 @@ func (c *Cluster) askDaemon(ctx context.Context, e *view.Entry, method, path str
 // newDaemons returns the client of execds. It keeps no connection: an address may belong to another
 // sandbox a moment later.
 func newDaemons() *http.Client {
-	return sandboxhttp.NewClient(sandboxhttp.Options{Timeout: daemonTimeout, MaxAnswer: longestHolds})
+	return sandboxhttp.NewClient(sandboxhttp.Options{Timeout: daemonTimeout, MaxAnswer: lifecycle.MaxHoldsBytes})
 }

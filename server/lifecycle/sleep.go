@@ -190,18 +190,3 @@ type IdleEvent struct {
 	// wish.
 	WakeAt time.Time
 }
-
-// Holds is what keeps a sandbox awake.
-type Holds struct {
-	Holds []Hold
-	// Idle is for how long nothing has kept it awake; 0 while anything does.
-	Idle time.Duration
-	// WakeAt is when it is to be woken if it falls asleep; zero when it has no such time.
-	WakeAt time.Time
-}
-
-// Hold is one thing that keeps a sandbox awake.
-type Hold struct {
-	Kind, ID string
-	Since    time.Time
-}

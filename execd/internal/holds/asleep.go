@@ -74,10 +74,10 @@ func (r *Registry) Sleep(ctx context.Context, condition Condition) error {
 	defer r.mu.Unlock()
 	switch {
 	case woken:
-		r.wakeUp(s)
+		r.endSleep(s)
 		return ErrBusy
 	case err != nil:
-		r.wakeUp(s)
+		r.endSleep(s)
 		return err
 	case s.begun:
 		return ErrBusy // it is thawed in its turn
@@ -105,7 +105,7 @@ func (r *Registry) fallAsleep(condition Condition, cancel context.CancelCauseFun
 		s.wakes = condition.Wakes
 		r.setTimer(s, now)
 		if r.count > 0 && condition.Idle >= 0 {
-			r.rouse()
+			r.beginWake()
 		}
 		r.notifySleep()
 		return nil, nil
@@ -136,15 +136,15 @@ func (r *Registry) setTimer(s *sleep, after time.Time) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if r.asleep == s {
-				r.rouse()
+				r.beginWake()
 			}
 		})
 	}
 }
 
-// rouse begins to wake a sandbox that sleeps, and returns the sleep that ends; nil where there is
-// none, or where requests do not end it. The caller holds mu.
-func (r *Registry) rouse() *sleep {
+// beginWake begins to wake a sandbox that sleeps, and returns the sleep that ends; nil where there
+// is none, or where requests do not end it. The caller holds mu.
+func (r *Registry) beginWake() *sleep {
 	s := r.asleep
 	if s == nil || !s.wakes {
 		return nil
@@ -157,8 +157,8 @@ func (r *Registry) rouse() *sleep {
 	return s
 }
 
-// thawIfAsleep continues the processes, unless the sandbox was paused or thawed meanwhile. One that
-// cannot be thawed is not asleep any more: whoever follows it thaws it.
+// thawIfAsleep continues the processes, unless the sandbox was paused or thawed meanwhile. Where
+// they cannot be continued, those who wait go on, and the next hold tries again.
 func (r *Registry) thawIfAsleep(s *sleep) {
 	r.turn <- struct{}{}
 	defer r.yield()
@@ -168,15 +168,18 @@ func (r *Registry) thawIfAsleep(s *sleep) {
 	if !current {
 		return
 	}
-	_ = r.processes.Thaw()
+	failed := r.processes.Thaw() != nil && r.processes.Frozen()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.wakeUp(s)
+	r.endSleep(s)
+	if failed {
+		r.asleep = &sleep{since: s.since, cancel: func(error) {}, over: make(chan struct{}), stopped: true, wakes: s.wakes}
+	}
 }
 
-// wakeUp ends a sleep. The sandbox counts as idle from then on at the earliest. The caller holds
+// endSleep ends a sleep. The sandbox counts as idle from then on at the earliest. The caller holds
 // mu.
-func (r *Registry) wakeUp(s *sleep) {
+func (r *Registry) endSleep(s *sleep) {
 	if r.asleep != s || s == nil {
 		return
 	}
@@ -214,11 +217,11 @@ func (r *Registry) notifySleep() {
 // Pause stops the processes of the sandbox until [Registry.Thaw]: no hold wakes it, also where it
 // slept before. It returns the errors of the processes.
 func (r *Registry) Pause(ctx context.Context) error {
-	r.hurry()
+	r.cancelFreeze()
 	r.turn <- struct{}{}
 	defer r.yield()
 	r.mu.Lock()
-	r.wakeUp(r.asleep)
+	r.endSleep(r.asleep)
 	r.mu.Unlock()
 	return r.processes.Freeze(ctx)
 }
@@ -227,7 +230,7 @@ func (r *Registry) Pause(ctx context.Context) error {
 // one that is paused. The quiet time begins again in each case, so that a sandbox that was about to
 // fall asleep does not. It returns the errors of the processes.
 func (r *Registry) Thaw(onlyAsleep bool) error {
-	r.hurry()
+	r.cancelFreeze()
 	r.turn <- struct{}{}
 	defer r.yield()
 	r.mu.Lock()
@@ -242,12 +245,13 @@ func (r *Registry) Thaw(onlyAsleep bool) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.wakeUp(s)
+	r.endSleep(s)
 	return nil
 }
 
-// hurry ends the freeze of a sandbox that is falling asleep: its processes are thawed, or paused.
-func (r *Registry) hurry() {
+// cancelFreeze ends the freeze of a sandbox that is falling asleep: its processes are thawed, or
+// paused.
+func (r *Registry) cancelFreeze() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.asleep != nil {
@@ -258,11 +262,11 @@ func (r *Registry) hurry() {
 // AwaitAwake returns once the sandbox runs that slept when the hold began, at once where it did not
 // sleep or holds do not wake it, and when ctx ends.
 func (h *Hold) AwaitAwake(ctx context.Context) {
-	if h == nil || h.rouses == nil {
+	if h == nil || h.wakes == nil {
 		return
 	}
 	select {
-	case <-h.rouses.over:
+	case <-h.wakes.over:
 	case <-ctx.Done():
 	}
 }

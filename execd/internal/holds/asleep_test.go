@@ -215,6 +215,33 @@ func TestTimeWhileFallingAsleep(t *testing.T) {
 	})
 }
 
+// TestThawThatFails: the request goes on, and the next one tries again.
+func TestThawThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		failures := 1
+		p := &processes{thawing: func() error {
+			if failures--; failures >= 0 {
+				return errors.New("no")
+			}
+			return nil
+		}}
+		r := holds.New(holds.Options{Processes: p})
+		pass(time.Second)
+		must(t, r.Sleep(t.Context(), within(time.Second)))
+		first := r.BeginRequest("GET", "/x")
+		first.AwaitAwake(t.Context())
+		if !p.isAsleep() {
+			t.Fatal("it runs although it could not be thawed")
+		}
+		first.End()
+		second := r.BeginRequest("GET", "/x")
+		second.AwaitAwake(t.Context())
+		if p.Frozen() {
+			t.Error("the second request does not wake it")
+		}
+	})
+}
+
 // TestSleepWithoutWaking: requests do not wake it, and do not wait.
 func TestSleepWithoutWaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

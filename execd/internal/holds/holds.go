@@ -85,7 +85,7 @@ type Hold struct {
 	verb     string // of a request; empty otherwise
 	id       string
 	since    time.Time
-	rouses   *sleep // that it ends; nil for none
+	wakes    *sleep // that it ends; nil for none
 
 	previous, next *Hold // under registry.mu; nil once it has ended
 }
@@ -113,7 +113,7 @@ func (r *Registry) begin(h *Hold) *Hold {
 	h.previous, h.next = r.ends.previous, &r.ends
 	h.previous.next, h.next.previous = h, h
 	r.count++
-	h.rouses = r.rouse()
+	h.wakes = r.beginWake()
 	var unwritten []*announcement
 	for w := range r.watches {
 		if a := w.begun(h.kind); a != nil {

@@ -60,21 +60,9 @@ func inParallel(n int, do func(i int)) {
 func callExecd(ctx context.Context, caller *http.Client, at daemon, operation string) error {
 	ctx, cancel := context.WithTimeout(ctx, execdTimeout)
 	defer cancel()
-	url := "http://" + net.JoinHostPort(at.host, strconv.Itoa(v1alpha1.PortExecd)) + "/" + operation
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	response, err := at.ask(ctx, caller, http.MethodPost, "/"+operation)
 	if err != nil {
 		return err
-	}
-	token, err := at.token(ctx)
-	if err != nil {
-		return err
-	}
-	if token != "" {
-		request.Header.Set(v1alpha1.HeaderExecdToken, token)
-	}
-	response, err := caller.Do(request)
-	if err != nil {
-		return fmt.Errorf("execd does not answer: %w", err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
@@ -92,6 +80,27 @@ func callExecd(ctx context.Context, caller *http.Client, at daemon, operation st
 			sandboxhttp.Quote(problem.Message))
 	}
 	return nil
+}
+
+// ask sends a request without a body to an execd, with the token that it demands.
+func (d daemon) ask(ctx context.Context, caller *http.Client, method, path string) (*http.Response, error) {
+	url := "http://" + net.JoinHostPort(d.host, strconv.Itoa(v1alpha1.PortExecd)) + path
+	request, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	token, err := d.token(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		request.Header.Set(v1alpha1.HeaderExecdToken, token)
+	}
+	response, err := caller.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("execd does not answer: %w", err)
+	}
+	return response, nil
 }
 
 // execdToken returns what reads the token of the execd in a sandbox's pod: that of the claim, of

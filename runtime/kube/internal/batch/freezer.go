@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -18,15 +17,10 @@ import (
 // execdTimeout. A batch has one operation at a time, and another one begins only when that is done,
 // so that a freeze never comes after the thaw that follows it.
 type freezer struct {
-	client  *http.Client
+	*background
 	enqueue func(namespace, name string)
 
-	ctx    context.Context // ends every operation
-	cancel context.CancelFunc
-	wait   sync.WaitGroup
-
-	mu         sync.Mutex
-	operations map[types.NamespacedName]*operation
+	operations map[types.NamespacedName]*operation // under mu
 }
 
 // operation is a freeze or thaw of all sandboxes of one batch.
@@ -53,22 +47,8 @@ func (d daemon) same(other daemon) bool {
 }
 
 func newFreezer(client *http.Client, enqueue func(namespace, name string)) *freezer {
-	f := &freezer{client: client, enqueue: enqueue,
+	return &freezer{background: newBackground(client), enqueue: enqueue,
 		operations: make(map[types.NamespacedName]*operation)}
-	f.ctx, f.cancel = context.WithCancel(context.Background())
-	return f
-}
-
-// Start returns after ctx has ended and every operation with it. It makes the freezer a part of a
-// manager.
-func (f *freezer) Start(ctx context.Context) error {
-	<-ctx.Done()
-	f.mu.Lock()
-	f.cancel()
-	f.mu.Unlock()
-	f.wait.Wait()
-	f.client.CloseIdleConnections()
-	return nil
 }
 
 // do returns the result of an operation once, when it is done, and begins it when none goes on. The

@@ -6,15 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/types"
 
+	"sandbox.internal/internal/slowread"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/wire/sse"
 )
@@ -33,11 +31,11 @@ const (
 	// watchBytes is how many bytes of a report are read per second, and at once: what has taken
 	// execd's place must not cost the controller its processor.
 	watchBytes = 8 << 10
-	// restChanges is how many changes per second, and at once, have a batch reconciled without a
+	// maxChanges is how many changes per second, and at once, have a batch reconciled without a
 	// pause, watchPause how long one waits that is beyond. What has taken execd's place must
 	// not keep the workers busy.
-	restChanges = 10
-	watchPause  = 200 * time.Millisecond
+	maxChanges = 10
+	watchPause = 200 * time.Millisecond
 	// shortestSleep is how far away the time must be that the sandbox is to be woken at.
 	shortestSleep = time.Second
 )
@@ -53,15 +51,10 @@ type activity struct {
 
 // idleWatches follows execds outside of the controller's workers, as long as this process leads.
 type idleWatches struct {
-	client  *http.Client
+	*background
 	enqueue func(namespace, name string, pause time.Duration)
 
-	ctx    context.Context // ends every stream
-	cancel context.CancelFunc
-	wait   sync.WaitGroup
-
-	mu      sync.Mutex
-	streams map[types.NamespacedName]*idleWatch
+	streams map[types.NamespacedName]*idleWatch // under mu
 }
 
 // idleWatch follows the execd of one batch.
@@ -79,22 +72,8 @@ type idleWatch struct {
 
 func newIdleWatches(client *http.Client,
 	enqueue func(namespace, name string, pause time.Duration)) *idleWatches {
-	f := &idleWatches{client: client, enqueue: enqueue,
+	return &idleWatches{background: newBackground(client), enqueue: enqueue,
 		streams: make(map[types.NamespacedName]*idleWatch)}
-	f.ctx, f.cancel = context.WithCancel(context.Background())
-	return f
-}
-
-// Start returns after ctx has ended and every stream with it. It makes idleWatches a part of a
-// manager.
-func (f *idleWatches) Start(ctx context.Context) error {
-	<-ctx.Done()
-	f.mu.Lock()
-	f.cancel()
-	f.mu.Unlock()
-	f.wait.Wait()
-	f.client.CloseIdleConnections()
-	return nil
 }
 
 // follow returns what is known of a batch's sandbox, and begins to follow it where nothing does.
@@ -115,7 +94,7 @@ func (f *idleWatches) follow(b *v1alpha1.BatchSandbox, quiet time.Duration, at d
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
 	s := &idleWatch{of: f, key: key, batch: b.UID, daemon: at, quiet: quiet, cancel: cancel,
-		limit: rate.NewLimiter(restChanges, restChanges)}
+		limit: rate.NewLimiter(maxChanges, maxChanges)}
 	f.streams[key] = s
 	f.wait.Go(func() {
 		defer cancel()
@@ -241,22 +220,10 @@ func (s *idleWatch) untilIdle(began time.Time, event watchEvent) time.Duration {
 
 // ask begins to follow execd.
 func (s *idleWatch) ask(ctx context.Context) (io.ReadCloser, error) {
-	url := fmt.Sprintf("http://%s/idle/watch?sleep=true&idleMilliseconds=%d",
-		net.JoinHostPort(s.daemon.host, strconv.Itoa(v1alpha1.PortExecd)), s.quiet.Milliseconds())
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	path := fmt.Sprintf("/idle/watch?sleep=true&idleMilliseconds=%d", s.quiet.Milliseconds())
+	response, err := s.daemon.ask(ctx, s.of.client, http.MethodGet, path)
 	if err != nil {
 		return nil, err
-	}
-	token, err := s.daemon.token(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if token != "" {
-		request.Header.Set(v1alpha1.HeaderExecdToken, token)
-	}
-	response, err := s.of.client.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("execd does not answer: %w", err)
 	}
 	if response.StatusCode != http.StatusOK {
 		response.Body.Close()
@@ -267,17 +234,7 @@ func (s *idleWatch) ask(ctx context.Context) (io.ReadCloser, error) {
 
 // readWatch sends the events of an answer until it ends, and calls alive for each part of it.
 func readWatch(ctx context.Context, body io.Reader, alive func(), events chan<- watchEvent) error {
-	limit := rate.NewLimiter(watchBytes, watchBytes)
-	parts := readerFunc(func(p []byte) (int, error) {
-		n, err := body.Read(p[:min(len(p), watchBytes)])
-		if n > 0 {
-			alive()
-			if waited := limit.WaitN(ctx, n); waited != nil {
-				return n, waited
-			}
-		}
-		return n, err
-	})
+	parts := slowread.New(ctx, reading{body, alive}, watchBytes)
 	for reader := sse.NewReader(parts, longestWatchEvent); ; {
 		data, err := reader.Next()
 		if err != nil {
@@ -295,8 +252,17 @@ func readWatch(ctx context.Context, body io.Reader, alive func(), events chan<- 
 	}
 }
 
-// readerFunc is a function as an io.Reader.
-type readerFunc func(p []byte) (int, error)
+// reading calls alive for each part that is read.
+type reading struct {
+	io.Reader
+	alive func()
+}
 
 // Read implements io.Reader.
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+func (r reading) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 {
+		r.alive()
+	}
+	return n, err
+}

@@ -64,13 +64,13 @@ func TestExecdThatChangesOften(t *testing.T) {
 			later++
 		}
 	})
-	s := &idleWatch{of: f, limit: rate.NewLimiter(restChanges, restChanges)}
+	s := &idleWatch{of: f, limit: rate.NewLimiter(maxChanges, maxChanges)}
 	for i := range 1000 {
 		s.set(t.Context(), func(now *activity) { now.asleep = i%2 == 0 })
 	}
-	most := restChanges * (1 + time.Since(began).Seconds())
-	if at < restChanges || float64(at) > most || at+later != 1000 {
+	most := maxChanges * (1 + time.Since(began).Seconds())
+	if at < maxChanges || float64(at) > most || at+later != 1000 {
 		t.Errorf("of 1000 changes %d are looked at without a pause, want %d to %.1f, and %d with one",
-			at, restChanges, most, later)
+			at, maxChanges, most, later)
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/time/rate"
-
+	"sandbox.internal/internal/slowread"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/wire/sse"
 )
@@ -27,9 +26,6 @@ const (
 	// idleBytes is how many bytes of a report are read per second, and at once. Those of execd are
 	// far fewer, and what has taken its place must not cost the service its processor.
 	idleBytes = 8 << 10
-	// maxHolds and maxHoldText bound what is taken of execd's list of holds: how many, and the
-	// bytes of a text; longestHolds is of the whole answer.
-	maxHolds, maxHoldText, longestHolds = 1000, 256, 512 << 10
 )
 
 // WatchIdle calls handle for what an execd reports of its idleness, one call at a time,
@@ -53,8 +49,7 @@ func (p *Clients) WatchIdle(
 	if err := began(); err != nil {
 		return err
 	}
-	slow := &slowReader{ctx: ctx, from: response.Body, limit: rate.NewLimiter(idleBytes, idleBytes)}
-	for events := sse.NewReader(slow, longestIdleEvent); ; {
+	for events := sse.NewReader(slowread.New(ctx, response.Body, idleBytes), longestIdleEvent); ; {
 		data, err := events.Next()
 		if err != nil {
 			return fmt.Errorf("execd's report of its idleness ended: %w", err)
@@ -69,7 +64,7 @@ func (p *Clients) WatchIdle(
 		if event.Type != "idle" && event.Type != "busy" {
 			continue
 		}
-		reported := lifecycle.IdleEvent{Idle: event.Type == "idle", Kind: cut(event.Kind), WakeAt: event.WakeAt.UTC()}
+		reported := lifecycle.IdleEvent{Idle: event.Type == "idle", Kind: lifecycle.CutHoldText(event.Kind), WakeAt: event.WakeAt.UTC()}
 		if err := handle(reported); err != nil {
 			return err
 		}
@@ -83,32 +78,12 @@ func (p *Clients) Holds(ctx context.Context, d Address) (lifecycle.Holds, error)
 		return lifecycle.Holds{}, err
 	}
 	defer response.Body.Close()
-	var answer struct {
-		Holds []struct {
-			Kind, ID string
-			Since    time.Time
-		}
-		IdleMilliseconds int64
-		WakeAt           time.Time
-	}
 	body, err := io.ReadAll(response.Body)
-	if err == nil {
-		err = json.Unmarshal(body, &answer)
-	}
 	if err != nil {
-		return lifecycle.Holds{}, errors.New("execd answers GET /holds with something else than its holds")
+		return lifecycle.Holds{}, err
 	}
-	holds := lifecycle.Holds{
-		Idle: time.Duration(min(max(0, answer.IdleMilliseconds), lifecycle.MaxIdle.Milliseconds())) * time.Millisecond, WakeAt: answer.WakeAt.UTC(),
-	}
-	for _, hold := range answer.Holds[:min(len(answer.Holds), maxHolds)] {
-		holds.Holds = append(holds.Holds, lifecycle.Hold{Kind: cut(hold.Kind), ID: cut(hold.ID), Since: hold.Since.UTC()})
-	}
-	return holds, nil
+	return lifecycle.ParseHolds(body)
 }
-
-// cut returns a text of execd without what is too long of it.
-func cut(text string) string { return text[:min(len(text), maxHoldText)] }
 
 // ask sends a GET to an execd, and returns the answer if it is 200.
 func (p *Clients) ask(ctx context.Context, client *http.Client, d Address, path string) (*http.Response, error) {
@@ -126,22 +101,4 @@ func (p *Clients) ask(ctx context.Context, client *http.Client, d Address, path 
 		return nil, fmt.Errorf("execd answers GET %s with %d", request.URL.Path, response.StatusCode)
 	}
 	return response, nil
-}
-
-// slowReader reads no faster than the limit, on average, until ctx ends.
-type slowReader struct {
-	ctx   context.Context
-	from  io.Reader
-	limit *rate.Limiter
-}
-
-// Read implements io.Reader.
-func (s *slowReader) Read(p []byte) (int, error) {
-	n, err := s.from.Read(p[:min(len(p), idleBytes)])
-	if n > 0 {
-		if waited := s.limit.WaitN(s.ctx, n); waited != nil {
-			return n, waited
-		}
-	}
-	return n, err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sandbox.internal/server/clock"
+	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/wire/sandboxhttp"
 )
 
@@ -37,7 +38,7 @@ func New() *Clients {
 		pinger: sandboxhttp.NewClient(sandboxhttp.Options{Timeout: 2 * time.Second}),
 		// Reports last for as long as a sandbox runs and sleeps.
 		watcher: sandboxhttp.NewClient(sandboxhttp.Options{HeaderTimeout: idleHeaders, MaxAnswer: sandboxhttp.Unbounded}),
-		asker:   sandboxhttp.NewClient(sandboxhttp.Options{Timeout: idleHeaders, MaxAnswer: longestHolds}),
+		asker:   sandboxhttp.NewClient(sandboxhttp.Options{Timeout: idleHeaders, MaxAnswer: lifecycle.MaxHoldsBytes}),
 	}
 }
 
