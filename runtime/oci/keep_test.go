@@ -29,10 +29,10 @@ func eachKeeping(t *testing.T, test func(t *testing.T, s site)) {
 }
 
 // kept is a container that keeps its files, and prints one of them at each start: it was written by
-// the start before.
+// the start before. Other tests publish ports on other addresses.
 func kept(imageID string) engine.ContainerSpec {
 	spec := probe(imageID, "again", "/written")
-	spec.Network, spec.Publish, spec.PublishIP, spec.KeepFiles = engine.NetworkOwn, []int{8080}, "127.0.0.1", true
+	spec.Network, spec.Publish, spec.PublishIP, spec.KeepFiles = engine.NetworkOwn, []int{8080}, "127.0.0.7", true
 	return spec
 }
 
@@ -57,6 +57,7 @@ func TestKeptAcrossReboot(t *testing.T) {
 		spec := kept(imageID)
 		id := start(t, e, spec)
 		awaitLog(t, e, id, "start 1")
+		port := inspect(t, e, id).Ports[8080]
 		other := start(t, e, kept(imageID))
 		awaitLog(t, e, other, "start 1")
 		closeEngine(t, e)
@@ -82,8 +83,8 @@ func TestKeptAcrossReboot(t *testing.T) {
 				t.Fatal(err)
 			}
 			awaitLog(t, e, id, "start "+string(rune('2'+round)))
-			if c := inspect(t, e, id); c.Status != engine.StatusRunning || c.Ports[8080] == 0 {
-				t.Errorf("started again it is %s, with ports %v", c.Status, c.Ports)
+			if c := inspect(t, e, id); c.Status != engine.StatusRunning || c.Ports[8080] != port {
+				t.Errorf("started again it is %s, with ports %v; the port was %d", c.Status, c.Ports, port)
 			}
 			if round == 0 {
 				closeEngine(t, e)

@@ -265,6 +265,17 @@ func TestSnapshotOfStopped(t *testing.T) {
 		if log, _ := output(t, e, spec); log != "2" {
 			t.Errorf("the snapshot has %q, want 2", log)
 		}
+		port := inspect(t, e, id).Ports[8080]
+		rollback(t, e, id, "above")
+		if got := inspect(t, e, id).Ports[8080]; got != port {
+			t.Errorf("after a rollback the published port is %d, and was %d", got, port)
+		}
+		if err := errors.Join(e.Suspend(t.Context(), id, 0), e.Start(t.Context(), id)); err != nil {
+			t.Fatal(err)
+		}
+		if got := inspect(t, e, id).Ports[8080]; got != port {
+			t.Errorf("after a stop and a start the published port is %d, and was %d", got, port)
+		}
 		removeSnapshots(t, e)
 		removeAll(t, e)
 		closeEngine(t, e)
