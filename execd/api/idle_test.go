@@ -390,20 +390,24 @@ func TestIdleStreamsLeaveNothing(t *testing.T) {
 	d := execd.start(t, newTransport(t))
 	before := execd.atRest(t, d)
 	for range 20 {
-		var streams []*stream
-		for range 8 {
-			streams = append(streams, d.idle(t))
-		}
-		d.run(t, gen.CommandRequest{Command: "true"}).all(1)
-		for _, s := range streams {
-			s.response.Body.Close()
-		}
-		d.run(t, gen.CommandRequest{Command: "true"}).all(1)
-		wait.Until(t, "the streams have ended", func() bool {
-			response, err := d.client.WatchIdle(t.Context(), &gen.WatchIdleParams{IdleMilliseconds: quiet.Milliseconds()})
-			must(t, err)
-			return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+		var streams []*http.Response
+		wait.Until(t, "so many streams of the round before have ended that eight can begin", func() bool {
+			for len(streams) < 8 {
+				response, err := d.client.WatchIdle(t.Context(), &gen.WatchIdleParams{IdleMilliseconds: quiet.Milliseconds()})
+				must(t, err)
+				if response.StatusCode != http.StatusOK {
+					response.Body.Close()
+					return false
+				}
+				streams = append(streams, response)
+			}
+			return true
 		})
+		d.run(t, gen.CommandRequest{Command: "true"}).all(1)
+		for _, response := range streams {
+			response.Body.Close()
+		}
+		d.run(t, gen.CommandRequest{Command: "true"}).all(1)
 	}
 	wait.Until(t, "no hold is left", func() bool { return d.kinds(t) == "" })
 	execd.backTo(t, before)
